@@ -77,11 +77,11 @@ struct Slabs {
 }
 
 impl HeldSlabs {
-    /// Whether a slab of this ring is among them, and will come home: of `account`, if given.
-    pub(super) fn has(&self, ring: usize, account: Option<usize>) -> bool {
+    /// Whether a slab of this ring is among them, and will come home: of `quota`, if given.
+    pub(super) fn has(&self, ring: usize, quota: Option<usize>) -> bool {
         let held = self.0.lock();
         let mut slabs = held.slabs.iter().filter(|home| home.ring == ring);
-        !held.is_late && slabs.any(|home| account.is_none() || home.account == account)
+        !held.is_late && slabs.any(|home| quota.is_none() || home.quota == quota)
     }
 
     /// The decoder goes on.
@@ -141,8 +141,8 @@ impl DeviceInner {
         self.decoder.get().is_some_and(Decoder::was_tried)
     }
 
-    /// Begins to open the decoder: pictures will come. It does not wait. If opening fails, it is tried again when they are there, and they are
-    /// told why.
+    /// Begins to open the decoder: pictures will come. It does not wait. If opening fails, it is tried again when they are there, and they
+    /// are told why.
     #[cfg(feature = "nvjpeg")]
     pub(crate) fn open_decoder(&self) {
         match self.decoder() {

@@ -163,24 +163,24 @@ impl Flights {
         queues.find_map(|queue| Some(queue.flights.lock().front()?.done.clone()))
     }
 
-    /// An upload in flight that will bring a slab of this ring home, usually the oldest: one of `account`, if given; if
+    /// An upload in flight that will bring a slab of this ring home, usually the oldest: one of `quota`, if given; if
     /// not, one of any batch, or else one that holds other memory of the ring.
     ///
     /// Only uploads count: they wait for nothing but each other. Downloads and copies into existing tensors may wait for
     /// kernels, and those for the program, whatever memory they use.
-    pub(super) fn bringing_home(&self, ring: usize, account: Option<usize>) -> Coming {
+    pub(super) fn bringing_home(&self, ring: usize, quota: Option<usize>) -> Coming {
         let _landing = (!planted("a look while copies let go")).then(|| self.landing.lock());
         let flights = self.queue(Lane::Upload).flights.lock();
         let has = |flight: &Flight, wanted: &dyn Fn(Option<usize>) -> bool| {
             let mut homes = flight.host.iter().filter_map(|host| host.home());
-            homes.any(|home| home.ring == ring && wanted(home.account))
+            homes.any(|home| home.ring == ring && wanted(home.quota))
         };
-        let brings = |flight: &&Flight| match account {
-            Some(_) => has(flight, &|other| other == account),
+        let brings = |flight: &&Flight| match quota {
+            Some(_) => has(flight, &|other| other == quota),
             None => has(flight, &|other| other.is_some()),
         };
         let Some(first) = flights.iter().find(brings) else {
-            let other = |flight: &&Flight| account.is_none() && has(flight, &|_| true);
+            let other = |flight: &&Flight| quota.is_none() && has(flight, &|_| true);
             let other = flights.iter().find(other);
             return other.map_or(Coming::Nothing, |flight| Coming::Other(flight.done.clone()));
         };

@@ -12,12 +12,12 @@
 mod assembly;
 mod block;
 mod buffers;
+mod byte_budget;
 mod decoding;
 mod download;
 mod flights;
 mod helpers;
 mod host_memory;
-mod in_flight;
 mod launch;
 mod pinning;
 mod pool;
@@ -35,6 +35,7 @@ use std::fmt;
 
 pub(crate) use self::assembly::{Assembly, Rows, Unsent};
 pub use self::buffers::{DeviceBuffers, Target};
+pub(crate) use self::byte_budget::{ByteBudget, BytePermit};
 #[cfg(feature = "nvjpeg")]
 use self::decoding::Decoder;
 use self::decoding::HeldSlabs;
@@ -43,10 +44,9 @@ pub use self::download::Download;
 pub(crate) use self::flights::{Coming, Flights};
 use self::flights::{Flight, Lane, Timing, drop_owner};
 pub(crate) use self::host_memory::block_bytes;
-pub(crate) use self::in_flight::{Charge, InFlight};
 use self::pool::Pool;
 use self::registered::Parking;
-pub(crate) use self::ring::{Account, Kind, Ring, SetAside};
+pub(crate) use self::ring::{Kind, Reservation, Ring, SlabQuota};
 pub(crate) use self::slab::{FillingSlab, Piece, Pieces, Slab};
 pub(crate) use self::staging::HeldOff;
 use self::staging::Staged;
@@ -504,19 +504,19 @@ impl DeviceInner {
         }
     }
 
-    /// What will bring a slab of the ring home: of `account`, if given, or of any. If this finds nothing, then whatever
+    /// What will bring a slab of the ring home: of `quota`, if given, or of any. If this finds nothing, then whatever
     /// was on its way before is at home.
-    pub(crate) fn coming_home(&self, account: Option<usize>) -> Coming {
-        match self.flights.bringing_home(self.ring.name(), account) {
+    pub(crate) fn coming_home(&self, quota: Option<usize>) -> Coming {
+        match self.flights.bringing_home(self.ring.name(), quota) {
             // Last: a staged upload counts as one until its copies are in the list.
             Coming::Nothing
-                if account.is_none()
+                if quota.is_none()
                     && self.staged.is_sending()
                     && !planted("staged copies do not count") =>
             {
                 Coming::Staged
             }
-            Coming::Nothing if self.held.has(self.ring.name(), account) => Coming::Decoding,
+            Coming::Nothing if self.held.has(self.ring.name(), quota) => Coming::Decoding,
             coming => coming,
         }
     }

@@ -5,13 +5,13 @@
 //!
 //! The same structure serves loaders that do not pin: its blocks are pageable then, and any number of them may be out.
 
-mod account;
 mod idle;
+mod quota;
 mod refusal;
 mod state;
 
-pub(crate) use self::account::{Account, SetAside};
 use self::idle::Idle;
+pub(crate) use self::quota::{Reservation, SlabQuota};
 pub(crate) use self::state::Kind;
 use self::state::{BlockAnswer, BlockRequest, RingState};
 use super::helpers::Helpers;
@@ -163,30 +163,35 @@ impl Ring {
     /// page-lock some.
     pub(crate) fn reuse_for(
         self: &Arc<Ring>,
-        account: &Arc<Account>,
+        quota: &Arc<SlabQuota>,
         bytes: usize,
         largest: usize,
         reserve: usize,
     ) -> Option<Slab> {
-        if self.counters.unlockable.get() > 0 || account.is_full(reserve) {
+        if self.counters.unlockable.get() > 0 || quota.is_full(reserve) {
             return None;
         }
         let request = BlockRequest {
             size: block_bytes(bytes)?,
             largest: largest.max(bytes),
-            share: Some((account.kind(), false)),
+            share: Some((quota.kind(), false)),
             reserve,
         };
         let mut state = self.state.lock();
         let (block, kind) = state.take_idle(&request)?;
         // The account last: it counts nothing that it does not have, which others might take for a slab that is out.
-        let Some(set_aside) = account.set_aside(reserve, 0) else {
+        let Some(reservation) = quota.reserve(reserve, 0) else {
             state.shelves[kind as usize].free.push(block);
             return None;
         };
         drop(state);
         self.counters.reused.add(1);
-        Some(Slab::new(block, kind, Arc::clone(self), set_aside.taken()))
+        Some(Slab::new(
+            block,
+            kind,
+            Arc::clone(self),
+            reservation.taken(),
+        ))
     }
 
     /// Takes a slab that an epoch's account has counted, if the budget has room for this one and `reserve` more. A new one is made
@@ -197,15 +202,20 @@ impl Ring {
     /// that would be too much a moment later.)
     pub(crate) fn take_for(
         self: &Arc<Ring>,
-        set_aside: SetAside,
+        reservation: Reservation,
         bytes: usize,
         largest: usize,
         reserve: usize,
         grow: bool,
     ) -> Option<Slab> {
-        let share = Some((set_aside.kind(), grow));
+        let share = Some((reservation.kind(), grow));
         let (block, kind) = self.take_block(bytes, largest, share, reserve)?;
-        Some(Slab::new(block, kind, Arc::clone(self), set_aside.taken()))
+        Some(Slab::new(
+            block,
+            kind,
+            Arc::clone(self),
+            reservation.taken(),
+        ))
     }
 
     /// `share`: the kind, and whether there may be more blocks than shares; `None` for a stray, which counts in no share.
@@ -448,14 +458,14 @@ mod tests {
         const BYTES: usize = 48 << 20;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), BYTES);
-        let account = Account::open(&ring, Kind::Whole, 1, usize::MAX);
+        let quota = SlabQuota::open(&ring, Kind::Whole, 1, usize::MAX);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES, None)));
             while ring.state.lock().ahead_bytes == 0 && ring.state.lock().idle_pinned_bytes() == 0 {
             }
             assert!(ring.take(BYTES / 2).is_some());
             assert!(
-                ring.take_for(account.set_aside(0, 0).unwrap(), BYTES, BYTES, 0, true)
+                ring.take_for(quota.reserve(0, 0).unwrap(), BYTES, BYTES, 0, true)
                     .is_some_and(|slab| slab.is_page_locked())
             );
         });

@@ -6,9 +6,9 @@
 
 use std::ptr::NonNull;
 
+use super::byte_budget::BytePermit;
 use super::host_memory::HostBlock;
-use super::in_flight::Charge;
-use super::ring::{Account, Kind, Ring};
+use super::ring::{Kind, Ring, SlabQuota};
 use crate::meter::Meter;
 use crate::sync::{Arc, planted};
 use crate::tensor::{
@@ -22,10 +22,10 @@ pub struct Slab {
     base: NonNull<u8>,
     capacity: usize,
     ring: Arc<Ring>,
-    account: Option<Arc<Account>>,
+    quota: Option<Arc<SlabQuota>>,
     meter: Option<Arc<Meter>>,
     /// Its bytes among those in flight, if these are limited.
-    charge: Option<Arc<Charge>>,
+    permit: Option<Arc<BytePermit>>,
 }
 
 // SAFETY: it owns its block; the address is the block's.
@@ -38,7 +38,7 @@ impl Slab {
         block: HostBlock,
         kind: Kind,
         ring: Arc<Ring>,
-        account: Option<Arc<Account>>,
+        quota: Option<Arc<SlabQuota>>,
     ) -> Slab {
         Slab {
             base: block.base(),
@@ -46,9 +46,9 @@ impl Slab {
             block: Some(block),
             kind,
             ring,
-            account,
+            quota,
             meter: None,
-            charge: None,
+            permit: None,
         }
     }
 
@@ -59,14 +59,14 @@ impl Slab {
     }
 
     /// Counts among the bytes in flight until it is home, or this is released.
-    pub(crate) fn charged(mut self, charge: Option<Arc<Charge>>) -> Slab {
-        self.charge = charge;
+    pub(crate) fn charged(mut self, permit: Option<Arc<BytePermit>>) -> Slab {
+        self.permit = permit;
         self
     }
 
     /// Its share of the bytes in flight.
-    pub(crate) fn charge(&self) -> Option<Arc<Charge>> {
-        self.charge.clone()
+    pub(crate) fn permit(&self) -> Option<Arc<BytePermit>> {
+        self.permit.clone()
     }
 
     pub(crate) fn base(&self) -> NonNull<u8> {
@@ -83,8 +83,8 @@ impl Slab {
     }
 
     fn outgrows_the_cache(&self, bytes: usize) -> bool {
-        let account = self.account.as_ref();
-        self.is_page_locked() && account.is_some_and(|account| account.outgrows_the_cache(bytes))
+        let quota = self.quota.as_ref();
+        self.is_page_locked() && quota.is_some_and(|quota| quota.outgrows_the_cache(bytes))
     }
 
     pub(crate) fn is_page_locked(&self) -> bool {
@@ -100,7 +100,7 @@ impl Storage for Slab {
     fn home(&self) -> Option<Home> {
         Some(Home {
             ring: self.ring.name(),
-            account: self.account.as_ref().map(Account::name),
+            quota: self.quota.as_ref().map(SlabQuota::name),
         })
     }
 
@@ -111,24 +111,24 @@ impl Storage for Slab {
 
 impl Drop for Slab {
     fn drop(&mut self) {
-        let is_stray = self.account.is_none();
+        let is_stray = self.quota.is_none();
         if planted("news of a slab before it is home") {
             self.ring.news().notify_interested();
         }
         if planted("room in the account before the block is home")
-            && let Some(account) = self.account.take()
+            && let Some(quota) = self.quota.take()
         {
-            account.release();
+            quota.release();
         }
         // The block first, so that a thread that finds room in the account finds a block for it, and makes none.
         if let Some(block) = self.block.take() {
             self.ring.put(block, self.kind, is_stray);
         }
-        if let Some(account) = &self.account {
-            account.release();
+        if let Some(quota) = &self.quota {
+            quota.release();
         }
-        if let Some(charge) = &self.charge {
-            charge.release();
+        if let Some(permit) = &self.permit {
+            permit.release();
         }
         // The news last, so that a thread that is woken finds both.
         if !planted("no news of a slab") && !planted("news of a slab before it is home") {

@@ -544,8 +544,8 @@ pub(super) fn submit(
     }
     if copied.is_ok() {
         // SAFETY: `host` keeps the numbers until the event fires. The tables' memory is not reused before: it is free behind an event that
-        // is recorded when the last holder of a column drops it, on this stream or on one that waits for this one (`table::let_go`). That is
-        // later, for `host` holds the columns until then. The rest is as above.
+        // is recorded when the last holder of a column drops it, on this stream or on one that waits for this one (`table::let_go`). That
+        // is later, for `host` holds the columns until then. The rest is as above.
         copied = unsafe { chosen.enqueue(device, counted.as_ref().map(|counted| &*counted.meter)) };
     }
     drop(chosen);

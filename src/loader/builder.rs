@@ -17,7 +17,7 @@ use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Result};
 use crate::pipeline::{
-    Batching, DatasetRecipe, EvenBatching, Learned, Lister, Pipeline, Retry, Threads, Workers,
+    Batching, DatasetFactory, EvenBatching, Learned, Lister, Pipeline, Retry, Threads, Workers,
 };
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use crate::sync::{Arc, OnceLock};
@@ -582,7 +582,7 @@ impl<D: Dataset, C> Builder<D, C> {
             },
             owner: OnceLock::new(),
         };
-        let recipe = DatasetRecipe {
+        let factory = DatasetFactory {
             dataset,
             collate: Arc::new(self.collate),
             seed: self.seed,
@@ -590,7 +590,7 @@ impl<D: Dataset, C> Builder<D, C> {
             retry: Arc::new(Retry::new(self.retry)),
             learned: Arc::new(learned),
         };
-        let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
+        let threads = Threads::start(Pipeline::new(Box::new(factory), options))?;
         // (A decoder takes most of a second to open. Programs have other things to do before they iterate.)
         #[cfg(feature = "nvjpeg")]
         if has_pictures {

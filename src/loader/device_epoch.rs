@@ -12,7 +12,7 @@ use super::stats::Stats;
 use crate::batch::Batch;
 use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
-use crate::pipeline::{Delivered, Made, Outbox, Patience, Seat, Taken};
+use crate::pipeline::{Delivered, DeviceQueue, EpochHandle, Made, Patience, Taken};
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::{Place, Watched};
 use crate::sync::{Arc, Instant, Weak};
@@ -41,7 +41,7 @@ use crate::sync::{Arc, Instant, Weak};
 #[must_use = "an epoch does nothing unless it is iterated"]
 pub struct DeviceEpoch<'a, B: Batch> {
     epoch: Epoch<'a, B>,
-    outbox: Arc<Outbox<B>>,
+    queue: Arc<DeviceQueue<B>>,
     depth: usize,
     /// The next epoch, if it goes to the same device: its batches are sent ahead like this one's.
     following: Option<Following<B>>,
@@ -53,28 +53,28 @@ pub struct DeviceEpoch<'a, B: Batch> {
 
 /// The epoch after another, on the same device.
 pub(super) struct Following<B: Batch> {
-    pub(super) seat: Seat,
+    pub(super) handle: EpochHandle,
     /// Held by the epoch itself, or by what will become it.
-    pub(super) outbox: Weak<Outbox<B>>,
+    pub(super) queue: Weak<DeviceQueue<B>>,
 }
 
 impl<'a, B: Batch> DeviceEpoch<'a, B> {
     pub(super) fn new(
         epoch: Epoch<'a, B>,
-        outbox: Arc<Outbox<B>>,
+        queue: Arc<DeviceQueue<B>>,
         depth: usize,
         following: Option<Following<B>>,
     ) -> DeviceEpoch<'a, B> {
         let epoch = DeviceEpoch {
             epoch,
-            outbox,
+            queue,
             depth,
             following,
             has_enough: false,
             failed: None,
         };
         if !epoch.epoch.pipeline().has_lost_threads() {
-            epoch.outbox.allow(depth as u64);
+            epoch.queue.allow(depth as u64);
             let _ = epoch.following();
         }
         epoch
@@ -129,15 +129,15 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
 
     /// If `depth` reaches beyond this epoch's end, and the next epoch goes to the device, too: allows so many of its batches to be sent,
     /// and returns it.
-    fn following(&self) -> Option<(&Seat, Arc<Outbox<B>>)> {
+    fn following(&self) -> Option<(&EpochHandle, Arc<DeviceQueue<B>>)> {
         let following = self.following.as_ref()?;
         // (Of a stream, what is left is known when it has ended.)
-        let end = self.outbox.end().map(|end| end - self.epoch.given());
+        let end = self.queue.end().map(|end| end - self.epoch.given());
         let left = end.unwrap_or_else(|| self.epoch.left());
         let beyond = (self.depth as u64).checked_sub(left).filter(|of| *of > 0)?;
-        let outbox = following.outbox.upgrade()?;
-        outbox.allow(beyond);
-        Some((&following.seat, outbox))
+        let queue = following.queue.upgrade()?;
+        queue.allow(beyond);
+        Some((&following.handle, queue))
     }
 
     /// Returns the next batch, and sends what is ready after it. Does not wake workers unless it waits.
@@ -147,14 +147,14 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             // At least the batch that is asked for. (In any order, the consumer sends one itself if nothing was sent.)
             let is_awaited = !self.epoch.is_any_order();
             let depth = self.depth.max(usize::from(is_awaited));
-            self.outbox.allow(depth as u64);
+            self.queue.allow(depth as u64);
             self.send_ahead();
         }
         let (pass, unit) = loop {
             let Some(mut next) = ready!(self.epoch.wait(asked, patience, true)) else {
                 return Poll::Ready(None);
             };
-            let (pass, unit) = (Arc::clone(&next.pass), next.unit);
+            let (pass, unit) = (Arc::clone(&next.context), next.task);
             let place = pass.place(unit);
             if self.failed.is_none() && !self.send(&mut next, patience) {
                 // It comes first when the program asks again.
@@ -169,14 +169,14 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 // It may be the user's to drop, and the epoch must come to its next batch.
                 outcome => drop_each([outcome]),
             }
-            next.charges.end();
+            next.permits.end();
             if place.ends_batch() {
                 break (pass, unit);
             }
             asked = Instant::now();
         };
         let batch = pass.batch(unit);
-        let (whole, has_enough) = self.outbox.take(batch, self.depth as u64);
+        let (whole, has_enough) = self.queue.take(batch, self.depth as u64);
         self.has_enough = has_enough;
         let given = match self.failed.take() {
             Some(error) => {
@@ -206,14 +206,14 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         if next.is_here() {
             // It may wait for device memory or a copy, and workers should not wait with it.
             pipeline.wake_workers();
-            pipeline.send_taken(next, taken, &self.outbox);
+            pipeline.send_taken(next, taken, &self.queue);
         }
         if !matches!(next.outcome, Ok(Made::Decoding(_))) {
             return true;
         }
         pipeline.wake_workers();
         let asked = Instant::now();
-        let is_decoded = pipeline.wait_for_decoder(next, taken, &self.outbox, patience);
+        let is_decoded = pipeline.wait_for_decoder(next, taken, &self.queue, patience);
         self.epoch.waited(asked);
         is_decoded
     }
@@ -221,10 +221,10 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     /// Sees how far device and CPU come, which share the pictures, with the batch that ends here: until the share is fixed.
     #[cfg(feature = "nvjpeg")]
     fn watch_share(&self, end: Place) {
-        let (pipeline, seat) = (self.epoch.pipeline(), self.epoch.seat());
+        let (pipeline, handle) = (self.epoch.pipeline(), self.epoch.handle());
         let learned = pipeline.learned();
         // (Of several devices that share the batches, one stands for all.)
-        if !learned.has_pictures() || seat.share.index != 0 || learned.share.fixed().is_some() {
+        if !learned.has_pictures() || handle.share.index != 0 || learned.share.fixed().is_some() {
             return;
         }
         let watched = Watched {
@@ -233,9 +233,9 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             rows: end.batch_rows,
             given: self.epoch.given(),
             workers: pipeline.crew().0,
-            is_decoder_ready: self.outbox.is_decoder_ready(),
+            is_decoder_ready: self.queue.is_decoder_ready(),
         };
-        learned.share.watch(watched, &seat.meter);
+        learned.share.watch(watched, &handle.meter);
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
@@ -256,11 +256,11 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
 
     /// Sends what is ready and may be sent, across the epoch's end.
     fn send_ahead(&mut self) {
-        let (pipeline, seat, taken) = self.epoch.fields();
-        pipeline.send_ahead(seat, taken, &self.outbox);
-        if let Some((seat, outbox)) = self.following() {
+        let (pipeline, handle, taken) = self.epoch.fields();
+        pipeline.send_ahead(handle, taken, &self.queue);
+        if let Some((handle, queue)) = self.following() {
             let pipeline = self.epoch.pipeline();
-            pipeline.send_ahead(seat, &mut Taken::new(), &outbox);
+            pipeline.send_ahead(handle, &mut Taken::new(), &queue);
         }
     }
 }
@@ -280,11 +280,11 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
 impl<B: Batch> Drop for DeviceEpoch<'_, B> {
     fn drop(&mut self) {
         if self.epoch.pipeline().has_lost_threads() {
-            _ = ManuallyDrop::new(Arc::clone(&self.outbox)); // what it holds goes back under locks
+            _ = ManuallyDrop::new(Arc::clone(&self.queue)); // what it holds goes back under locks
             return;
         }
-        self.epoch.pipeline().leave(self.epoch.seat());
-        self.outbox.close();
+        self.epoch.pipeline().leave(self.epoch.handle());
+        self.queue.close();
         drop_each(self.failed.take()); // its cause may be the user's to drop
     }
 }

@@ -17,8 +17,8 @@ use crate::error::Result;
 use crate::error::drop_each;
 use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
-    Asking, Beginning, Changes, Cut, Delivered, Made, OwnItems, Patience, Pipeline, Seat, Start,
-    Taken, Waiting,
+    Asking, Beginning, Changes, Delivered, EpochHandle, Made, OwnItems, Partition, Patience,
+    Pipeline, Start, Taken, Waiting,
 };
 use crate::sync::{Arc, Instant};
 use crate::trace::span;
@@ -75,10 +75,10 @@ impl<B: Batch> Clone for Loader<'_, B> {
 #[must_use = "an epoch does nothing unless it is iterated"]
 pub struct Epoch<'a, B: Batch> {
     loader: Loader<'a, B>,
-    seat: Seat,
+    handle: EpochHandle,
     /// Units that were taken in advance.
     taken: Taken<B>,
-    cut: Cut,
+    partition: Partition,
     /// How many batches it has, without those that were given out before it was resumed.
     batches: u64,
     /// The number of the batch that was given out last.
@@ -107,44 +107,46 @@ impl<'a, B: Batch> Epoch<'a, B> {
         pace: Option<Arc<Pace>>,
     ) -> Epoch<'a, B> {
         let asked = Instant::now();
-        let seat = loader.pipeline().begin(beginning);
-        Epoch::at(loader, seat, pace, asked)
+        let handle = loader.pipeline().begin(beginning);
+        Epoch::at(loader, handle, pace, asked)
     }
 
     /// The epoch of a seat that the consumer has come to, which asked for it at this time. (A batch sampler may take long to list its
     /// batches.)
     pub(super) fn at(
         loader: Loader<'a, B>,
-        seat: Seat,
+        handle: EpochHandle,
         pace: Option<Arc<Pace>>,
         asked: Instant,
     ) -> Epoch<'a, B> {
-        let mut epoch = Epoch::unnoted(loader, seat);
+        let mut epoch = Epoch::unnoted(loader, handle);
         epoch.pace = pace;
         epoch.has_waited(asked, Instant::now());
-        let (loader, seat) = (epoch.loader(), &epoch.seat);
+        let (loader, handle) = (epoch.loader(), &epoch.handle);
         let is_first = epoch.pace.as_ref().is_none_or(|pace| pace.begins());
-        seat.meter.epochs.add(u64::from(is_first));
-        seat.meter.epoch.see(seat.start.epoch);
+        handle.meter.epochs.add(u64::from(is_first));
+        handle.meter.epoch.see(handle.start.epoch);
         let batching = &epoch.pipeline().options().batching;
-        seat.meter.sampling_ns.add(batching.take_listing_ns());
+        handle.meter.sampling_ns.add(batching.take_listing_ns());
         // (The run stays where it is if it cannot go on.)
-        if !epoch.cut.is_refused() && !epoch.pipeline().has_lost_threads() {
-            loader.last.lock().begun(seat, &epoch.cut);
+        if !epoch.partition.is_refused() && !epoch.pipeline().has_lost_threads() {
+            loader.last.lock().begun(handle, &epoch.partition);
         }
         epoch
     }
 
     /// An epoch that is not part of the run.
-    pub(super) fn unnoted(loader: Loader<'a, B>, seat: Seat) -> Epoch<'a, B> {
-        let cut = loader.pipeline().cut(&seat);
-        let batches = cut.batches().saturating_sub(seat.start.given.count());
+    pub(super) fn unnoted(loader: Loader<'a, B>, handle: EpochHandle) -> Epoch<'a, B> {
+        let partition = loader.pipeline().partition(&handle);
+        let batches = partition
+            .batches()
+            .saturating_sub(handle.start.given.count());
         Epoch {
             loader,
-            seat,
+            handle,
             taken: Taken::new(),
             batches,
-            cut,
+            partition,
             last: 0,
             changes: None,
             rows: None,
@@ -158,7 +160,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Returns the number of this epoch.
     pub fn number(&self) -> u64 {
-        self.seat.start.epoch
+        self.handle.start.epoch
     }
 
     /// Returns where the run stands in this epoch: after the batches that were given out.
@@ -181,12 +183,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn state(&self) -> LoaderState {
-        let (loader, devices) = (self.loader.get(), self.seat.share.of);
-        if self.cut.is_refused() {
+        let (loader, devices) = (self.loader.get(), self.handle.share.of);
+        if self.partition.is_refused() {
             return loader.state();
         }
         let start = match self.is_any_order() && devices > 1 {
-            true => loader.start_of_rank(&self.seat),
+            true => loader.start_of_rank(&self.handle),
             false => self.reached(),
         };
         loader.state_from(start, devices)
@@ -213,7 +215,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn stats(&self) -> Stats {
-        self.loader.get().stats_of(&self.seat)
+        self.loader.get().stats_of(&self.handle)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
@@ -236,18 +238,18 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// What the batch is that was given out last.
     pub(super) fn info(&self) -> BatchInfo {
-        let mut place = self.cut.batch_place(self.number(), self.last);
+        let mut place = self.partition.batch_place(self.number(), self.last);
         if let Some(rows) = self.rows {
             (place.rows, place.batch_rows) = (rows, rows);
         }
-        let order = self.pipeline().options[self.seat.share.device].order(&self.cut);
+        let order = self.pipeline().options[self.handle.share.device].order(&self.partition);
         let seed = self.loader.get().order.seed;
         BatchInfo::new(place, seed, order, self.changes.as_deref())
     }
 
     /// The batch that is given out was made of these items of a stream.
     pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
-        if let (Some(own), Some(reached)) = (own, &self.seat.reached) {
+        if let (Some(own), Some(reached)) = (own, &self.handle.reached) {
             self.rows = Some(own.rows());
             let behind = own.into_reached(); // without the lock: items are the user's to drop
             *reached.lock() = behind;
@@ -256,8 +258,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// Where the run stands after the batches that were given out.
     pub(super) fn reached(&self) -> Start {
-        let options = &self.pipeline().options[self.seat.share.device];
-        last::reached(&self.seat, &self.cut, options)
+        let options = &self.pipeline().options[self.handle.share.device];
+        last::reached(&self.handle, &self.partition, options)
     }
 
     /// It gives way to the epochs of several devices, which are counted in its place unless some of it was given out.
@@ -265,7 +267,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub(super) fn gives_way(&self) -> bool {
         let gives_way = self.given() == 0;
         if gives_way {
-            self.seat.meter.epochs.take_back(1);
+            self.handle.meter.epochs.take_back(1);
         }
         gives_way
     }
@@ -304,8 +306,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
         let target = target.into();
         let depth = target.depth(depth);
-        let outbox = self.pipeline().send_to(&self.seat, &target, depth);
-        DeviceEpoch::new(self, outbox, depth, None)
+        let queue = self.pipeline().send_to(&self.handle, &target, depth);
+        DeviceEpoch::new(self, queue, depth, None)
     }
 
     /// Gives the next batch if it is there: `Pending` if it is not, and `Ready(None)` at the end of the epoch.
@@ -385,23 +387,23 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.loader.pipeline()
     }
 
-    pub(super) fn seat(&self) -> &Seat {
-        &self.seat
+    pub(super) fn handle(&self) -> &EpochHandle {
+        &self.handle
     }
 
     /// The pipeline, the seat, and the units that were taken in advance.
-    pub(super) fn fields(&mut self) -> (&Pipeline<B>, &Seat, &mut Taken<B>) {
-        (self.loader.pipeline(), &self.seat, &mut self.taken)
+    pub(super) fn fields(&mut self) -> (&Pipeline<B>, &EpochHandle, &mut Taken<B>) {
+        (self.loader.pipeline(), &self.handle, &mut self.taken)
     }
 
     /// Whether nobody knows which batch comes next.
     pub(super) fn is_any_order(&self) -> bool {
-        self.seat.progress.next().is_none()
+        self.handle.progress.next().is_none()
     }
 
     /// How many batches its cut has.
     pub(super) fn batches(&self) -> u64 {
-        self.cut.batches()
+        self.partition.batches()
     }
 
     /// How many batches are to come.
@@ -411,14 +413,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
     /// How many batches were given out.
     pub(super) fn given(&self) -> u64 {
-        self.seat.progress.count()
+        self.handle.progress.count()
     }
 
     /// Ends the host's own time, which began with the last batch. Returns the time now.
     pub(super) fn returned(&mut self) -> Instant {
         let now = Instant::now();
         if let Some(given_at) = self.given_at.take() {
-            let host_ns = self.seat.meter.host_ns.add_between(given_at, now);
+            let host_ns = self.handle.meter.host_ns.add_between(given_at, now);
             self.goes_on(host_ns);
             if let Some(subject) = self.subject(0) {
                 subject.add(Activity::Step, given_at, now, More::Nothing);
@@ -430,12 +432,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// Who records what the consumer does: with the batch that it has, or, `beyond` it, waiting for the next.
     fn subject(&self, beyond: u64) -> Option<Subject<'_>> {
         let batch = || (self.given() + beyond).checked_sub(1);
-        self.seat.meter.subject(batch)
+        self.handle.meter.subject(batch)
     }
 
     /// The consumer has waited.
     fn has_waited(&mut self, asked: Instant, came: Instant) {
-        let waited = &self.seat.meter.consumer_wait_ns;
+        let waited = &self.handle.meter.consumer_wait_ns;
         let waited_ns = waited.add_between(asked, came);
         self.waited_ns += waited_ns;
         self.goes_on(waited_ns);
@@ -444,22 +446,24 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The consumer's time goes on.
     fn goes_on(&self, ns: u64) {
         if let Some(pace) = &self.pace {
-            self.seat.meter.parallel_ns.add(pace.behind_ns(ns));
+            self.handle.meter.parallel_ns.add(pace.behind_ns(ns));
         }
     }
 
     /// Counts a batch that is given out, or (`is_made`: no) its error. What became of its samples is known.
     pub(super) fn gives(&mut self, batch: u64, is_made: bool) {
         self.last = batch;
-        self.seat.progress.add(batch);
-        let (meter, waited_ns) = (&self.seat.meter, std::mem::take(&mut self.waited_ns));
+        self.handle.progress.add(batch);
+        let (meter, waited_ns) = (&self.handle.meter, std::mem::take(&mut self.waited_ns));
         meter.consumer_wait_times.count(waited_ns);
-        if self.seat.progress.count() == 1 {
+        if self.handle.progress.count() == 1 {
             meter.first_wait_ns.add(waited_ns);
             meter.first_waits.add(1);
         }
         if is_made {
-            let rows = self.rows.unwrap_or_else(|| self.cut.batch_rows(batch));
+            let rows = self
+                .rows
+                .unwrap_or_else(|| self.partition.batch_rows(batch));
             let left_out = self.changes.as_ref();
             let left_out = left_out.map_or(0, |changes| changes.skipped.len());
             meter.given_batches.add(1);
@@ -489,9 +493,13 @@ impl<'a, B: Batch> Epoch<'a, B> {
             patience,
             quietly,
         };
-        span!("wait", epoch = self.seat.start.epoch, batch = self.given());
+        span!(
+            "wait",
+            epoch = self.handle.start.epoch,
+            batch = self.given()
+        );
         let pipeline = self.loader.pipeline();
-        let next = pipeline.next(&self.seat, &mut self.taken, asking, &mut self.waiting);
+        let next = pipeline.next(&self.handle, &mut self.taken, asking, &mut self.waiting);
         let came = Instant::now();
         self.has_waited(asked, came);
         if let Some(mut subject) = self.subject(1) {
@@ -503,7 +511,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
         self.given_at = match &next {
             Poll::Ready(None) => {
-                if let Some(reached) = &self.seat.reached {
+                if let Some(reached) = &self.handle.reached {
                     reached.lock().is_over = true;
                 }
                 None
@@ -548,10 +556,10 @@ impl<'a, B: Batch> Epoch<'a, B> {
         next.map(|next| {
             let next = next?;
             // (Asking for a place takes longer than counting.)
-            let batch = self.seat.progress.next();
+            let batch = self.handle.progress.next();
             self.changes = next.changes;
             self.reaches(next.own);
-            let batch = batch.unwrap_or_else(|| next.pass.place(next.unit).batch);
+            let batch = batch.unwrap_or_else(|| next.context.place(next.task).batch);
             self.gives(batch, next.outcome.is_ok());
             Some(next.outcome.map(|made| match made {
                 Made::Here(batch) => batch,
@@ -604,7 +612,7 @@ impl<B: Batch> Drop for Epoch<'_, B> {
             return;
         }
         self.returned();
-        self.pipeline().leave(&self.seat);
+        self.pipeline().leave(&self.handle);
         drop_each(self.taken.drain(..)); // they may be the user's to drop
     }
 }

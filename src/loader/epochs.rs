@@ -9,7 +9,7 @@ use super::epoch::{Epoch, Loader};
 use super::split::Pace;
 use crate::batch::Batch;
 use crate::device::Target;
-use crate::pipeline::{Beginning, Outbox, Portion, Seat, Start};
+use crate::pipeline::{Beginning, DeviceQueue, DeviceShard, EpochHandle, Start};
 use crate::sync::{Arc, Instant};
 
 /// Several passes over the data set, one after the other: [`DataLoader::epochs`](crate::DataLoader::epochs) makes it.
@@ -43,9 +43,9 @@ pub struct Epochs<'a, B: Batch, I> {
     first: First,
     numbers: Fuse<I>,
     /// The epoch after the one that was given out last. It may be loading already.
-    following: Option<Seat>,
+    following: Option<EpochHandle>,
     /// Which of the rank's batches they have, and for which device.
-    share: Portion,
+    share: DeviceShard,
     /// How far its device has come, of several that share the epochs.
     pace: Option<Arc<Pace>>,
 }
@@ -61,14 +61,14 @@ impl<B: Batch, I> Epochs<'_, B, I> {
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
-        Epochs::shared(loader, None, numbers.fuse(), Portion::WHOLE, None)
+        Epochs::shared(loader, None, numbers.fuse(), DeviceShard::WHOLE, None)
     }
 
     pub(super) fn shared(
         loader: Loader<'a, B>,
         first: First,
         numbers: Fuse<I>,
-        share: Portion,
+        share: DeviceShard,
         pace: Option<Arc<Pace>>,
     ) -> Epochs<'a, B, I> {
         Epochs {
@@ -116,18 +116,18 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
             epochs: self,
             depth: target.depth(depth),
             target,
-            outbox: None,
+            queue: None,
         }
     }
 
     /// The next epoch. `true`: it continues the line of the one before.
     fn advance(&mut self) -> Option<(Epoch<'a, B>, bool)> {
-        if let Some(seat) = self.following.take() {
+        if let Some(handle) = self.following.take() {
             let asked = Instant::now();
-            let joins = self.loader.pipeline().come_to(&seat);
+            let joins = self.loader.pipeline().come_to(&handle);
             let epoch = match joins {
-                true => Epoch::at(self.loader.clone(), seat, self.pace.clone(), asked),
-                false => self.begin(seat.start, None),
+                true => Epoch::at(self.loader.clone(), handle, self.pace.clone(), asked),
+                false => self.begin(handle.start, None),
             };
             return Some((epoch, joins));
         }
@@ -153,17 +153,17 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     fn append(
         &mut self,
         epoch: &Epoch<'a, B>,
-        to: Option<(&Arc<Outbox<B>>, usize)>,
-    ) -> Option<Arc<Outbox<B>>> {
+        to: Option<(&Arc<DeviceQueue<B>>, usize)>,
+    ) -> Option<Arc<DeviceQueue<B>>> {
         let pipeline = epoch.pipeline();
         // Without workers, nothing can be loaded ahead, and nobody needs to know the next epoch.
         if pipeline.options().workers == 0 || pipeline.has_lost_threads() {
             return None;
         }
-        let (seat, outbox) =
-            pipeline.append(epoch.seat(), epoch.batches(), self.numbers.next()?, to);
-        self.following = Some(seat);
-        outbox
+        let (handle, queue) =
+            pipeline.append(epoch.handle(), epoch.batches(), self.numbers.next()?, to);
+        self.following = Some(handle);
+        queue
     }
 
     /// How many epochs are to come whose numbers were taken already.
@@ -196,8 +196,8 @@ impl<B: Batch, I: Iterator<Item = u64>> FusedIterator for Epochs<'_, B, I> {}
 
 impl<B: Batch, I> Drop for Epochs<'_, B, I> {
     fn drop(&mut self) {
-        if let Some(seat) = self.following.take() {
-            self.loader.pipeline().truncate(&seat);
+        if let Some(handle) = self.following.take() {
+            self.loader.pipeline().truncate(&handle);
         }
     }
 }
@@ -239,7 +239,7 @@ pub struct DeviceEpochs<'a, B: Batch, I> {
     target: Target,
     depth: usize,
     /// The outbox of the next epoch.
-    outbox: Option<Arc<Outbox<B>>>,
+    queue: Option<Arc<DeviceQueue<B>>>,
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> {
@@ -247,21 +247,21 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
 
     fn next(&mut self) -> Option<DeviceEpoch<'a, B>> {
         let (epoch, joins) = self.epochs.advance()?;
-        let outbox = match self.outbox.take() {
-            Some(outbox) if joins => outbox,
+        let queue = match self.queue.take() {
+            Some(queue) if joins => queue,
             sent => {
                 close(sent);
                 let pipeline = epoch.pipeline();
-                pipeline.send_to(epoch.seat(), &self.target, self.depth)
+                pipeline.send_to(epoch.handle(), &self.target, self.depth)
             }
         };
-        self.outbox = self.epochs.append(&epoch, Some((&outbox, self.depth)));
-        let following = self.epochs.following.clone().zip(self.outbox.clone());
-        let following = following.map(|(seat, outbox)| Following {
-            seat,
-            outbox: Arc::downgrade(&outbox),
+        self.queue = self.epochs.append(&epoch, Some((&queue, self.depth)));
+        let following = self.epochs.following.clone().zip(self.queue.clone());
+        let following = following.map(|(handle, queue)| Following {
+            handle,
+            queue: Arc::downgrade(&queue),
         });
-        Some(DeviceEpoch::new(epoch, outbox, self.depth, following))
+        Some(DeviceEpoch::new(epoch, queue, self.depth, following))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
@@ -270,19 +270,19 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
 }
 
 /// Lets go of batches that nobody will come to. (A worker that sends the next may hold the outbox for a while.)
-fn close<B: Batch>(outbox: Option<Arc<Outbox<B>>>) {
-    if let Some(outbox) = outbox {
-        outbox.close();
+fn close<B: Batch>(queue: Option<Arc<DeviceQueue<B>>>) {
+    if let Some(queue) = queue {
+        queue.close();
     }
 }
 
 impl<B: Batch, I> Drop for DeviceEpochs<'_, B, I> {
     fn drop(&mut self) {
         if self.epochs.has_lost_threads() {
-            _ = ManuallyDrop::new(self.outbox.take()); // what it holds goes back under locks
+            _ = ManuallyDrop::new(self.queue.take()); // what it holds goes back under locks
             return;
         }
-        close(self.outbox.take());
+        close(self.queue.take());
     }
 }
 

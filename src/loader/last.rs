@@ -1,6 +1,6 @@
 //! What the program did last with a loader: where `state` and `stats` look.
 
-use crate::pipeline::{Cut, Given, Options, Portion, Seat, Start};
+use crate::pipeline::{DeviceShard, EpochHandle, Given, Options, Partition, Start};
 
 /// The epoch that was begun last; if it is shared by several devices, that of each.
 pub(super) struct Last {
@@ -12,7 +12,7 @@ pub(super) struct Last {
 /// Where the run stands on one device.
 enum Stand {
     /// This epoch was begun.
-    Begun(Seat, Cut),
+    Begun(EpochHandle, Partition),
     /// The loader was built, or the program asked to go on from here, where its stream had this state.
     At(Start, Option<Vec<u8>>),
 }
@@ -20,29 +20,29 @@ enum Stand {
 impl Last {
     pub(super) fn at(start: Start, stream: Option<Vec<u8>>) -> Last {
         Last {
-            split: Portion::WHOLE.split,
+            split: DeviceShard::WHOLE.split,
             stands: vec![Stand::At(start, stream)],
         }
     }
 
     /// An epoch was begun, or one of several devices came to its next.
-    pub(super) fn begun(&mut self, seat: &Seat, cut: &Cut) {
-        let Portion {
+    pub(super) fn begun(&mut self, handle: &EpochHandle, partition: &Partition) {
+        let DeviceShard {
             index, of, split, ..
-        } = seat.share;
+        } = handle.share;
         let (index, of) = (index as usize, of as usize);
         if self.split != split {
             // (The other devices have not begun theirs.)
             self.split = split;
-            self.stands = (0..of).map(|_| Stand::At(seat.start, None)).collect();
+            self.stands = (0..of).map(|_| Stand::At(handle.start, None)).collect();
         }
-        self.stands[index] = Stand::Begun(seat.clone(), cut.clone());
+        self.stands[index] = Stand::Begun(handle.clone(), partition.clone());
     }
 
     /// Where the run stands: after what all devices were given.
     pub(super) fn start(&self, options: &Options) -> Start {
         let starts = self.stands.iter().map(|stand| match stand {
-            Stand::Begun(seat, cut) => reached(seat, cut, options),
+            Stand::Begun(handle, partition) => reached(handle, partition, options),
             Stand::At(start, _) => *start,
         });
         let first = starts.clone();
@@ -69,7 +69,7 @@ impl Last {
     }
 
     /// Whether the epoch that was begun last is this share's.
-    pub(super) fn is_of(&self, share: Portion) -> bool {
+    pub(super) fn is_of(&self, share: DeviceShard) -> bool {
         self.split == share.split
     }
 
@@ -79,30 +79,30 @@ impl Last {
     }
 
     /// The seats that were begun.
-    pub(super) fn seats(&self) -> impl Iterator<Item = &Seat> {
+    pub(super) fn seats(&self) -> impl Iterator<Item = &EpochHandle> {
         self.stands.iter().filter_map(|stand| match stand {
-            Stand::Begun(seat, _) => Some(seat),
+            Stand::Begun(handle, _) => Some(handle),
             Stand::At(..) => None,
         })
     }
 }
 
 /// Where the run stands after the batches of a seat that were given out.
-pub(super) fn reached(seat: &Seat, cut: &Cut, options: &Options) -> Start {
-    let (given, epoch) = (seat.progress.given(), seat.start.epoch);
-    if cut.is_refused() {
-        return seat.start;
+pub(super) fn reached(handle: &EpochHandle, partition: &Partition, options: &Options) -> Start {
+    let (given, epoch) = (handle.progress.given(), handle.start.epoch);
+    if partition.is_refused() {
+        return handle.start;
     }
-    if given.first() >= cut.batches() {
+    if given.first() >= partition.batches() {
         return Start::of(epoch.saturating_add(1));
     }
-    let start = Start::at(epoch, cut.position_after(given.first()));
-    let is_begun = seat.progress.count() > 0;
+    let start = Start::at(epoch, partition.position_after(given.first()));
+    let is_begun = handle.progress.count() > 0;
     let bound_to = |is_own: bool| {
-        let devices = is_own.then_some(seat.share.of);
-        seat.start.bound_to.or(devices.filter(|_| is_begun))
+        let devices = is_own.then_some(handle.share.of);
+        handle.start.bound_to.or(devices.filter(|_| is_begun))
     };
-    match seat.share.of {
+    match handle.share.of {
         1 => Start {
             given: Given::behind_first(given.behind()),
             bound_to: bound_to(!given.has_no_gap() || is_unlike_others(options)),
@@ -118,5 +118,5 @@ pub(super) fn reached(seat: &Seat, cut: &Cut, options: &Options) -> Start {
 
 /// Whether after equally many steps, ranks may have been given other batches.
 fn is_unlike_others(options: &Options) -> bool {
-    options.any_order && options.lanes > 1
+    options.any_order && options.shards > 1
 }

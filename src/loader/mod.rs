@@ -45,7 +45,7 @@ use self::state::Owner;
 use crate::batch::{Batch, Share, Stack};
 use crate::dataset::Dataset;
 use crate::error::Result;
-use crate::pipeline::{Beginning, Portion, Seat, Start, Threads};
+use crate::pipeline::{Beginning, DeviceShard, EpochHandle, Start, Threads};
 use crate::stream::StreamSource;
 use crate::sync::{
     Arc, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, Within, is_within_code_of,
@@ -287,8 +287,8 @@ impl<B: Batch> DataLoader<B> {
             is_apart: true,
             ..Beginning::whole(Start::of(epoch), None, false)
         };
-        let seat = loader.pipeline().begin(beginning);
-        let mut epoch = Epoch::unnoted(loader, seat);
+        let handle = loader.pipeline().begin(beginning);
+        let mut epoch = Epoch::unnoted(loader, handle);
         let batches = epoch.batches();
         Replay::new(epoch.next(), batches)
     }
@@ -376,7 +376,7 @@ impl<B: Batch> DataLoader<B> {
         self.threads.pipeline().check_process()?;
         let options = self.threads.pipeline().options();
         let devices = self.threads.pipeline().options.len() as u64;
-        state.check(self.owner(1), options.lane, devices)?;
+        state.check(self.owner(1), options.shard, devices)?;
         let mut start = state.start();
         options.batching.check(start)?;
         #[cfg(feature = "nvjpeg")]
@@ -386,7 +386,9 @@ impl<B: Batch> DataLoader<B> {
         *self.last() = Last::at(start, None);
         if !start.given.has_no_gap() {
             // (Of the last ones, this loader may leave some out.)
-            start.given = start.given.of(options.cut(start, Portion::WHOLE).batches());
+            start.given = start
+                .given
+                .of(options.partition(start, DeviceShard::WHOLE).batches());
         }
         Ok(start)
     }
@@ -437,9 +439,9 @@ impl<B: Batch> DataLoader<B> {
 
     /// The state of a run that so many devices share.
     fn state_from(&self, start: Start, devices: u64) -> LoaderState {
-        let lane = self.threads.pipeline().options().lane;
+        let shard = self.threads.pipeline().options().shard;
         let devices = start.bound_to.unwrap_or(devices);
-        let state = LoaderState::new(start, lane, self.owner(devices));
+        let state = LoaderState::new(start, shard, self.owner(devices));
         #[cfg(feature = "nvjpeg")]
         let state = if !self.threads.pipeline().has_lost_threads() {
             let share = &self.threads.pipeline().learned().share;
@@ -451,12 +453,12 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// Where a rank stands whose batches several devices are given in any order, if one of them has this seat.
-    fn start_of_rank(&self, seat: &Seat) -> Start {
+    fn start_of_rank(&self, handle: &EpochHandle) -> Start {
         let last = self.last();
-        match last.is_of(seat.share) {
+        match last.is_of(handle.share) {
             true => last.start(self.threads.pipeline().options()),
             // Nobody knows of the others any more.
-            false => seat.start,
+            false => handle.start,
         }
     }
 
@@ -489,7 +491,7 @@ impl<B: Batch> DataLoader<B> {
             order: options.batching.fingerprint(),
             seed: self.order.seed,
             batch_size: options.batching.batch_size().unwrap_or(0) as u64,
-            ranks: options.lanes,
+            ranks: options.shards,
         }
     }
 
@@ -521,8 +523,8 @@ impl<B: Batch> DataLoader<B> {
         if self.threads.pipeline().has_lost_threads() {
             return Stats::default();
         }
-        let seats: Vec<Seat> = self.last.lock().seats().cloned().collect();
-        let of_each: Vec<Stats> = seats.iter().map(|seat| self.stats_of(seat)).collect();
+        let seats: Vec<EpochHandle> = self.last.lock().seats().cloned().collect();
+        let of_each: Vec<Stats> = seats.iter().map(|handle| self.stats_of(handle)).collect();
         Stats::side_by_side(&of_each)
     }
 
@@ -597,14 +599,14 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    fn stats_of(&self, seat: &Seat) -> Stats {
+    fn stats_of(&self, handle: &EpochHandle) -> Stats {
         let pipeline = self.threads.pipeline();
         if pipeline.has_lost_threads() {
             return Stats::default();
         }
         let stats = Stats::of(
-            &seat.meter,
-            &pipeline.options[seat.share.device],
+            &handle.meter,
+            &pipeline.options[handle.share.device],
             pipeline.crew(),
             pipeline.device_share(),
         );

@@ -5,7 +5,7 @@ use super::epoch::{Epoch, Loader};
 use super::epochs::{DeviceEpochs, Epochs};
 use crate::batch::Batch;
 use crate::device::Target;
-use crate::pipeline::{Beginning, Options, Portion};
+use crate::pipeline::{Beginning, DeviceShard, Options};
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Ordering};
 
@@ -71,7 +71,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         for<'t> &'t T: Into<Target>,
     {
         let (loader, start) = (self.reference().clone(), self.reached());
-        let start = start.shared(targets.len(), loader.pipeline().options().lanes);
+        let start = start.shared(targets.len(), loader.pipeline().options().shards);
         let lead = Lead::new(self.gives_way());
         drop(self);
         let shares = shares(&loader, targets).into_iter();
@@ -127,7 +127,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
         for<'t> &'t T: Into<Target>,
     {
         let (loader, first, numbers) = self.into_rest();
-        let ranks = loader.pipeline().options().lanes;
+        let ranks = loader.pipeline().options().shards;
         let first = first.map(|(start, state)| (start.shared(targets.len(), ranks), state));
         let shares = shares(&loader, targets).into_iter();
         let lead = Lead::new(true);
@@ -190,7 +190,7 @@ impl Pace {
 }
 
 /// The share of each device.
-fn shares<T, B: Batch>(loader: &Loader<'_, B>, targets: &[T]) -> Vec<(Portion, Target)>
+fn shares<T, B: Batch>(loader: &Loader<'_, B>, targets: &[T]) -> Vec<(DeviceShard, Target)>
 where
     for<'t> &'t T: Into<Target>,
 {
@@ -204,7 +204,7 @@ where
     };
     let share = |(index, target): (usize, Target)| {
         let device = options.iter().position(|own| is(own, &target));
-        let share = Portion {
+        let share = DeviceShard {
             // One that the loader does not pin for gets its batches from the first one's ring.
             device: device.unwrap_or(0),
             index: index as u64,

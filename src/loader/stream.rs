@@ -15,8 +15,8 @@ use crate::batch::{Arena, Batch, Collate, CollateFn, Share, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::pipeline::{
-    Batching, Beginning, ENDLESS, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry,
-    Seat, Start, StreamParts, StreamRecipe, Threads, Workers,
+    Batching, Beginning, ENDLESS, EpochHandle, EvenBatching, ItemNumbers, Learned, Options,
+    Pipeline, Retry, Start, StreamFactory, StreamParts, Threads, Workers,
 };
 use crate::sampler::Sampler;
 use crate::stream::{Shard, StreamSource};
@@ -239,8 +239,8 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
             data: Box::new(move || (0, source.source.fingerprint())),
             owner: OnceLock::new(),
         };
-        let recipe = StreamRecipe(parts);
-        let threads = Threads::start(Pipeline::new(Box::new(recipe), options))?;
+        let factory = StreamFactory(parts);
+        let threads = Threads::start(Pipeline::new(Box::new(factory), options))?;
         Ok(StreamLoader {
             loader: Arc::new(DataLoader::start(threads, order, placed)),
         })
@@ -399,7 +399,7 @@ impl<B: Batch> StreamLoader<B> {
         let owner = owner(&self.loader); // first: it calls the program's code
         let last = self.loader.last();
         match last.seats().next() {
-            Some(seat) => state_of(&self.loader, seat),
+            Some(handle) => state_of(&self.loader, handle),
             None => {
                 let (start, source) = (
                     last.start(self.loader.threads.pipeline().options()),
@@ -456,15 +456,18 @@ fn owner<B: Batch>(loader: &DataLoader<B>) -> StreamOwner {
     StreamOwner {
         data: Some(data),
         seed,
-        rank: loader.threads.pipeline().options().lane,
+        rank: loader.threads.pipeline().options().shard,
         ranks,
     }
 }
 
-pub(super) fn state_of<B: Batch>(loader: &DataLoader<B>, seat: &Seat) -> StreamState {
-    let reached = seat.reached.as_ref().map(|reached| reached.lock().clone());
+pub(super) fn state_of<B: Batch>(loader: &DataLoader<B>, handle: &EpochHandle) -> StreamState {
+    let reached = handle
+        .reached
+        .as_ref()
+        .map(|reached| reached.lock().clone());
     let reached = reached.unwrap_or_default();
-    let (epoch, owner) = (seat.start.epoch, owner(loader));
+    let (epoch, owner) = (handle.start.epoch, owner(loader));
     match reached.is_over {
         true => StreamState::new(epoch.saturating_add(1), 0, None, owner),
         false => StreamState::new(epoch, reached.items, reached.state, owner),

@@ -38,7 +38,7 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
 
     /// Returns where the run stands in this epoch, on this rank: after the batches that were given out.
     pub fn state(&self) -> StreamState {
-        state_of(self.epoch.loader(), self.epoch.seat())
+        state_of(self.epoch.loader(), self.epoch.handle())
     }
 
     /// Returns statistics of this epoch so far, as [`Epoch::stats`].
@@ -121,7 +121,7 @@ impl<'a, B: Batch> StreamDeviceEpoch<'a, B> {
     /// Returns where the run stands in this epoch, on this rank: after the batches that were given out, not those that were sent ahead.
     pub fn state(&self) -> StreamState {
         let epoch = self.epoch.inner();
-        state_of(epoch.loader(), epoch.seat())
+        state_of(epoch.loader(), epoch.handle())
     }
 
     /// Returns statistics of this epoch so far, as [`Epoch::stats`].

@@ -1,16 +1,16 @@
 //! Announcements: a data set that wants to know which samples come is told, each sample once, before anybody gets it.
 //!
-//! A line has one announcer, with a cursor that is kept `lookahead` samples ahead of what is being loaded, in the order of the
-//! lane's rows, and beyond the end of an epoch into the one that follows. Whoever is about to load rows moves the cursor under the
-//! announcer's own lock, and then calls the data set without any. A pass ends when its epoch leaves the board.
+//! A session has one announcer, with a cursor that is kept `lookahead` samples ahead of what is being loaded, in the order of the
+//! shard's rows, and beyond the end of an epoch into the one that follows. Whoever is about to load rows moves the cursor under the
+//! announcer's own lock, and then calls the data set without any. A pass ends when its epoch leaves the shared state.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::plan::indices::{Indices, Sampled};
-use super::plan::options::{Options, Portion};
-use super::plan::partition::{Cut, EpochOrder, Place, Start};
+use super::plan::options::{DeviceShard, Options};
+use super::plan::partition::{EpochOrder, Partition, Place, Start};
 use crate::dataset::{Dataset, Pass};
 use crate::error::panic_message;
 use crate::sync::log;
@@ -47,7 +47,7 @@ impl<D: Dataset> Listener for D {
 pub(crate) struct Announcing {
     listener: Arc<dyn Listener>,
     lookahead: u64,
-    /// To find out which samples an epoch has. (Without the device, because the program may leak a line.)
+    /// To find out which samples an epoch has. (Without the device, because the program may leak a session.)
     options: Options,
 }
 
@@ -69,11 +69,11 @@ impl Announcing {
     }
 }
 
-/// The announcer of a line.
+/// The announcer of a session.
 pub(crate) struct Announcer {
     shared: Arc<Announcing>,
-    /// Which of this rank's batches the line has.
-    share: Portion,
+    /// Which of this rank's batches the session has.
+    share: DeviceShard,
     passes: Mutex<VecDeque<Ahead>>,
     /// A call of the data set has returned, or it is known which samples a pass has.
     changed: Condvar,
@@ -105,7 +105,7 @@ enum Samples {
     Unknown,
     Asking,
     Known {
-        cut: Cut,
+        partition: Partition,
         order: EpochOrder,
         batches: u64,
     },
@@ -119,7 +119,7 @@ pub(crate) struct Announced {
     settled: plain::AtomicU64,
 }
 
-/// Ends its pass when it is dropped, which must be without the board's lock: the data set is told.
+/// Ends its epoch context when it is dropped, which must be without the shared lock: the data set is told.
 pub(crate) struct EndsPass(pub(crate) Arc<Announced>);
 
 impl Drop for EndsPass {
@@ -129,7 +129,7 @@ impl Drop for EndsPass {
 }
 
 impl Announced {
-    /// Announces what comes, up to `lookahead` behind these rows of a unit, which are loaded next. They themselves were announced when
+    /// Announces what comes, up to `lookahead` behind these rows of a task, which are loaded next. They themselves were announced when
     /// it returns. Returns how long the sampler took, in nanoseconds.
     pub(crate) fn announce(&self, place: &Place, rows: Range<usize>) -> u64 {
         let first = place.first_row as u64;
@@ -146,7 +146,7 @@ impl Announced {
         Pass::new(self.id, 0).short_id()
     }
 
-    /// The consumer has taken a unit, and all before it: nobody loads any of their rows any more.
+    /// The consumer has taken a task, and all before it: nobody loads any of their rows any more.
     pub(crate) fn settle(&self, place: &Place) {
         if place.ends_batch() {
             self.settle_before(place.batch + 1);
@@ -179,7 +179,7 @@ enum Step {
 }
 
 impl Announcer {
-    pub(crate) fn new(shared: &Arc<Announcing>, share: Portion) -> Arc<Announcer> {
+    pub(crate) fn new(shared: &Arc<Announcing>, share: DeviceShard) -> Arc<Announcer> {
         Arc::new(Announcer {
             shared: Arc::clone(shared),
             share,
@@ -228,11 +228,11 @@ impl Announcer {
                 Step::Ask(of, start) => {
                     drop(passes);
                     let options = &self.shared.options;
-                    let cut = options.cut(start, self.share);
-                    let order = options.order(&cut);
+                    let partition = options.partition(start, self.share);
+                    let order = options.order(&partition);
                     passes = self.passes.lock();
                     if let Some(ahead) = find(&mut passes, of) {
-                        ahead.samples = Samples::new(cut, order, start.epoch);
+                        ahead.samples = Samples::new(partition, order, start.epoch);
                     }
                     self.changed.notify_all();
                 }
@@ -372,12 +372,12 @@ fn find(passes: &mut VecDeque<Ahead>, id: u64) -> Option<&mut Ahead> {
 }
 
 impl Samples {
-    fn new(cut: Cut, order: EpochOrder, epoch: u64) -> Samples {
+    fn new(partition: Partition, order: EpochOrder, epoch: u64) -> Samples {
         let is_refused =
             matches!(&order, EpochOrder::Listed(listed) if listed.check(epoch).is_err());
         Samples::Known {
-            batches: if is_refused { 0 } else { cut.batches() },
-            cut,
+            batches: if is_refused { 0 } else { partition.batches() },
+            partition,
             order,
         }
     }
@@ -419,7 +419,7 @@ impl Ahead {
     /// What is announced next: `most` samples of one batch at most.
     fn next_run(&mut self, most: u64) -> Option<Run> {
         let Samples::Known {
-            cut,
+            partition,
             order,
             batches,
         } = &self.samples
@@ -434,7 +434,7 @@ impl Ahead {
         if self.batch >= *batches {
             return None;
         }
-        let place = cut.batch_place(self.start.epoch, self.batch);
+        let place = partition.batch_place(self.start.epoch, self.batch);
         let count = (place.rows as u64 - self.row).min(most);
         let rows = self.row as usize..(self.row + count) as usize;
         self.announced += count;

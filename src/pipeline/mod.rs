@@ -1,4 +1,4 @@
-//! The pipeline: workers load and collate units ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
+//! The pipeline: workers load and collate tasks ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
 //! order. `README.md` in this folder explains the protocol.
 
 mod build;
@@ -13,14 +13,14 @@ mod traits;
 mod transfer;
 mod worker_status;
 
-pub(crate) use self::build::factory::DatasetRecipe;
-pub(crate) use self::build::iterable::{ENDLESS, ItemNumbers, StreamParts, StreamRecipe};
+pub(crate) use self::build::factory::DatasetFactory;
+pub(crate) use self::build::iterable::{ENDLESS, ItemNumbers, StreamFactory, StreamParts};
 pub use self::build::on_error::OnError;
 pub(crate) use self::build::on_error::Retry;
 pub(crate) use self::plan::delivered::Given;
 pub(crate) use self::plan::lister::{Batching, EvenBatching, Lister};
-pub(crate) use self::plan::options::{Options, Pinning, Portion};
-pub(crate) use self::plan::partition::{Cut, EpochOrder, Place, Start};
+pub(crate) use self::plan::options::{DeviceShard, Options, Pinning};
+pub(crate) use self::plan::partition::{EpochOrder, Partition, Place, Start};
 pub use self::plan::partition::{LastBatch, OnEmpty, Sharding};
 pub(crate) use self::shared::data::{Delivered, Made};
 pub use self::shared::sizing::{Crew, Workers};
@@ -29,5 +29,5 @@ pub(crate) use self::threads::pipeline::Pipeline;
 pub(crate) use self::threads::start::Threads;
 #[cfg(feature = "nvjpeg")]
 pub(crate) use self::traits::Watched;
-pub(crate) use self::traits::{Beginning, Changes, Learned, OwnItems, Seat};
-pub(crate) use self::transfer::queue::Outbox;
+pub(crate) use self::traits::{Beginning, Changes, EpochHandle, Learned, OwnItems};
+pub(crate) use self::transfer::queue::DeviceQueue;

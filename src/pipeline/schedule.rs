@@ -1,71 +1,71 @@
-//! The schedule of a line: which unit is opened, claimed, granted a slab, finished and delivered, and when.
+//! The schedule of a session: which task is opened, claimed, granted a slab, finished and delivered, and when.
 //!
-//! It is a plain state machine, without threads, clocks or devices. Everybody who works on a line asks it, under the board's lock,
-//! what to do next, and reports what was done. `README.md` has the states of a unit as a table.
+//! It is a plain state machine, without threads, clocks or devices. Everybody who works on a session asks it, under the shared lock,
+//! what to do next, and reports what was done. `README.md` has the states of a task as a table.
 //!
-//! A *line* is what one consumer iterates: epochs that follow each other, as [segments](Segment) of one sequence of units. So the
-//! boundary of two epochs changes neither the window, nor the order in which slabs are granted and units delivered.
+//! A *session* is what one consumer iterates: epochs that follow each other, as [entries](EpochEntry) of one sequence of tasks. So the
+//! boundary of two epochs changes neither the window, nor the order in which slabs are granted and tasks delivered.
 
 mod delivery;
 mod entry;
+mod epoch_entry;
 mod runs;
-mod segment;
 mod slabs;
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
 pub(crate) use self::entry::{Claimed, Loaded, Next};
-use self::entry::{SlabState, Stage, UnitEntry};
+use self::entry::{SlabState, Stage, TaskEntry};
+use self::epoch_entry::EpochEntry;
+pub(crate) use self::epoch_entry::{EpochTasks, Removed};
 pub(crate) use self::runs::RunSlab;
-use self::segment::Segment;
-pub(crate) use self::segment::{EpochUnits, Removed};
 pub(crate) use self::slabs::Want;
 use super::plan::delivered::MOST_BEHIND;
 use super::plan::epoch_plan::{EpochPlan, Solo};
 use crate::sync::planted;
 use crate::tuning::{COPYING_BYTES_PER_10_NS, MOST_BATCHES_AHEAD, RUN_NS, RUN_NS_PER_DEVICE};
 
-/// The number of a unit within its line. Numbers run through all epochs and are never reused, so a late report finds nothing.
+/// The number of a task within its session. Numbers run through all epochs and are never reused, so a late report finds nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Unit(pub(crate) u64);
+pub(crate) struct TaskId(pub(crate) u64);
 
-/// A line's units, from the first that was not delivered to the last that was opened. Segments and units have
+/// A session's tasks, from the first that was not delivered to the last that was opened. Entries and tasks have
 /// payloads, of which the schedule knows nothing.
 #[derive(Debug)]
 pub(crate) struct Schedule<E, U> {
     /// The first is the one that the consumer is at, or will come to next.
-    segments: VecDeque<Segment<E>>,
+    epoch_entries: VecDeque<EpochEntry<E>>,
     appended: u64,
-    open: VecDeque<UnitEntry<U>>,
-    /// The first open unit, which the consumer gets next.
-    first: Unit,
-    /// The consumer is blocked on the first open unit.
+    open: VecDeque<TaskEntry<U>>,
+    /// The first open task, which the consumer gets next.
+    first: TaskId,
+    /// The consumer is blocked on the first open task.
     is_blocked: bool,
-    /// How many units the consumer took in advance, and has not come to yet.
+    /// How many tasks the consumer took in advance, and has not come to yet.
     taken: usize,
-    /// How many of the open units were sent, or given out. They do not count in the window.
+    /// How many of the open tasks were sent, or given out. They do not count in the window.
     open_away: usize,
     /// How long a sample takes, in nanoseconds, smoothed; 0 before the first.
     sample_ns: u64,
     /// The fewest samples that a worker claims at once, if there are as many.
     least_run: usize,
-    /// The bytes of a sample, if units outgrow the last-level cache, or are cut so that they do not; 0 otherwise.
+    /// The bytes of a sample, if tasks outgrow the last-level cache, or are cut so that they do not; 0 otherwise.
     streamed_bytes: u64,
     /// Loading takes much longer than copying, so slabs need not stay in the cache. `None`: not known yet.
     is_wide: Option<bool>,
-    /// Units of some plan are pulled before rows of earlier ones are loaded.
+    /// Tasks of some plan are pulled before rows of earlier ones are loaded.
     pulls_first: bool,
-    /// Units are delivered in the order in which they are ready.
+    /// Tasks are delivered in the order in which they are ready.
     any_order: bool,
-    /// The bytes of the largest unit whose slab was wanted: in whole pages, and what was wanted.
-    largest_unit: usize,
-    unit_bytes: usize,
-    /// Units of some plan are page-locked, and may share slabs.
+    /// The bytes of the largest task whose slab was wanted: in whole pages, and what was wanted.
+    largest_task: usize,
+    task_bytes: usize,
+    /// Tasks of some plan are page-locked, and may share slabs.
     shares_slabs: bool,
-    /// How many runs there was no slab for, and the first unit that may be in another one.
+    /// How many runs there was no slab for, and the first task that may be in another one.
     runs_without: u32,
-    runs_from: Unit,
+    runs_from: TaskId,
     /// Bytes are limited.
     is_bounded: bool,
 }
@@ -73,18 +73,18 @@ pub(crate) struct Schedule<E, U> {
 /// Something to do for a worker.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Claim {
-    /// Plan the epoch of this segment.
-    Plan { segment: u64 },
-    /// Load rows of the unit, or fill its parked samples into theirs.
-    Load { unit: Unit, claimed: Claimed },
-    /// Make the unit's batch: its rows are filled.
-    Finish { unit: Unit },
-    /// Make these units from end to end, and report each as it is done.
-    Solo { units: Range<u64> },
-    /// Grant the unit a slab of so many bytes: there are few enough in flight.
-    Grant { unit: Unit, bytes: usize },
-    /// Pull the items of the unit, which was opened for them, from its epoch's stream.
-    Pull { unit: Unit },
+    /// Plan the epoch of this entry.
+    Plan { epoch_entry: u64 },
+    /// Load rows of the task, or fill its parked samples into theirs.
+    Load { task: TaskId, claimed: Claimed },
+    /// Make the task's batch: its rows are filled.
+    Finish { task: TaskId },
+    /// Make these tasks from end to end, and report each as it is done.
+    Solo { tasks: Range<u64> },
+    /// Grant the task a slab of so many bytes: there are few enough in flight.
+    Grant { task: TaskId, bytes: usize },
+    /// Pull the items of the task, which was opened for them, from its epoch's stream.
+    Pull { task: TaskId },
 }
 
 /// Who asks for something to do.
@@ -98,7 +98,7 @@ pub(crate) struct Claimant {
     pub(crate) beyond: bool,
     /// How many more bytes may be in flight, if they are limited.
     pub(crate) free_bytes: usize,
-    /// How many more slabs the line may have, if some that are page-locked [may be shared](Schedule::shares_slabs).
+    /// How many more slabs the session may have, if some that are page-locked [may be shared](Schedule::shares_slabs).
     pub(crate) free_slabs: usize,
 }
 
@@ -114,13 +114,13 @@ impl Claimant {
 }
 
 impl<E, U> Schedule<E, U> {
-    /// `is_wide`: what an earlier line found out.
+    /// `is_wide`: what an earlier session found out.
     pub(crate) fn new(is_wide: Option<bool>, least_run: usize) -> Schedule<E, U> {
         Schedule {
-            segments: VecDeque::new(),
+            epoch_entries: VecDeque::new(),
             appended: 0,
             open: VecDeque::new(),
-            first: Unit(0),
+            first: TaskId(0),
             is_blocked: false,
             taken: 0,
             open_away: 0,
@@ -130,27 +130,27 @@ impl<E, U> Schedule<E, U> {
             is_wide,
             pulls_first: false,
             any_order: false,
-            largest_unit: 0,
-            unit_bytes: 0,
+            largest_task: 0,
+            task_bytes: 0,
             shares_slabs: false,
             runs_without: 0,
-            runs_from: Unit(0),
+            runs_from: TaskId(0),
             is_bounded: false,
         }
     }
 
-    /// What a worker should do next, oldest unit first. `open` makes the payload of a new unit; its flag says whether one worker
-    /// has the unit to itself: it makes it alone, or pulls its items first.
+    /// What a worker should do next, oldest task first. `open` makes the payload of a new task; its flag says whether one worker
+    /// has the task to itself: it makes it alone, or pulls its items first.
     pub(crate) fn claim(
         &mut self,
         claimant: Claimant,
-        mut open: impl FnMut(&E, Unit, bool) -> U,
+        mut open: impl FnMut(&E, TaskId, bool) -> U,
     ) -> Option<Claim> {
         if self.is_bounded
-            && let Some((unit, bytes)) = self.next_held(claimant)
+            && let Some((task, bytes)) = self.next_held(claimant)
         {
-            self.entry(unit).slab = SlabState::Granting { bytes };
-            return Some(Claim::Grant { unit, bytes });
+            self.entry(task).slab = SlabState::Granting { bytes };
+            return Some(Claim::Grant { task, bytes });
         }
         let run = self.run(claimant);
         let may_load = self.may_load(claimant);
@@ -160,73 +160,73 @@ impl<E, U> Schedule<E, U> {
             false => 0,
         };
         for (index, entry) in self.open.iter_mut().take(count).enumerate() {
-            let unit = Unit(self.first.0 + index as u64);
+            let task = TaskId(self.first.0 + index as u64);
             if entry.can_finish() {
                 entry.stage = Stage::Finishing;
-                return Some(Claim::Finish { unit });
+                return Some(Claim::Finish { task });
             }
             if entry.has_parked() {
                 let claimed = entry.claim_parked(run);
-                return Some(Claim::Load { unit, claimed });
+                return Some(Claim::Load { task, claimed });
             }
             if !pulls && entry.has_rows() {
                 let claimed = entry.claim_rows(run);
-                return Some(Claim::Load { unit, claimed });
+                return Some(Claim::Load { task, claimed });
             }
         }
-        if let Some(segment) = self.segment_to_plan().filter(|_| claimant.beyond) {
-            segment.is_planning = true;
+        if let Some(epoch_entry) = self.epoch_entry_to_plan().filter(|_| claimant.beyond) {
+            epoch_entry.is_planning = true;
             return Some(Claim::Plan {
-                segment: segment.id,
+                epoch_entry: epoch_entry.id,
             });
         }
-        let (index, units, solo) = self.opens(claimant).filter(|_| may_load)?;
-        let unit = self.end();
-        let is_pulled = units.plan.pulls.is_some();
-        let segment = &self.segments[index];
+        let (index, tasks, solo) = self.opens(claimant).filter(|_| may_load)?;
+        let task = self.end();
+        let is_pulled = tasks.plan.pulls.is_some();
+        let epoch_entry = &self.epoch_entries[index];
         let stage = match solo {
             _ if is_pulled => Stage::Pulling,
             0 => Stage::Loading,
             _ => Stage::Solo,
         };
-        let opened = unit.0..unit.0 + solo.max(1);
-        for unit in opened.clone().map(Unit) {
-            let Some(units) = &segment.units else {
-                unreachable!("units are opened of epochs that are planned");
+        let opened = task.0..task.0 + solo.max(1);
+        for task in opened.clone().map(TaskId) {
+            let Some(tasks) = &epoch_entry.tasks else {
+                unreachable!("tasks are opened of epochs that are planned");
             };
             let is_own = solo > 0 || is_pulled;
-            let payload = open(&segment.payload, unit, is_own);
-            let rows = units.plan.cut.rows(units.number(unit));
+            let payload = open(&epoch_entry.payload, task, is_own);
+            let rows = tasks.plan.partition.rows(tasks.number(task));
             let slabs = match solo {
-                0 => units.plan.slabs_per_unit,
+                0 => tasks.plan.slabs_per_task,
                 _ => 0, // they share one, for which `run_slab` asks
             };
-            let bytes = self.expected_bytes(units, unit);
-            let mut entry = UnitEntry::new(rows, slabs, stage, payload);
+            let bytes = self.expected_bytes(tasks, task);
+            let mut entry = TaskEntry::new(rows, slabs, stage, payload);
             entry.bytes = bytes.unwrap_or(0);
             self.open.push_back(entry);
         }
         if is_pulled {
-            return Some(Claim::Pull { unit });
+            return Some(Claim::Pull { task });
         }
         if solo > 0 {
-            return Some(Claim::Solo { units: opened });
+            return Some(Claim::Solo { tasks: opened });
         }
-        let claimed = self.entry(unit).claim_rows(run);
-        Some(Claim::Load { unit, claimed })
+        let claimed = self.entry(task).claim_rows(run);
+        Some(Claim::Load { task, claimed })
     }
 
     /// Whether [`claim`](Schedule::claim) would return something.
     pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
         let mut entries = self.open.iter().take(self.reach(claimant));
         let has_work =
-            |entry: &UnitEntry<U>| entry.can_finish() || entry.has_parked() || entry.has_rows();
+            |entry: &TaskEntry<U>| entry.can_finish() || entry.has_parked() || entry.has_rows();
         self.may_load(claimant) && (entries.any(has_work) || self.opens(claimant).is_some())
             || self.is_bounded && self.next_held(claimant).is_some()
-            || claimant.beyond && self.segment_to_plan().is_some()
+            || claimant.beyond && self.epoch_entry_to_plan().is_some()
     }
 
-    /// How many of the open units the claimant may work on.
+    /// How many of the open tasks the claimant may work on.
     fn reach(&self, claimant: Claimant) -> usize {
         match claimant.beyond {
             true => usize::MAX,
@@ -234,75 +234,75 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// The segment of the units that the claimant opens, with its plan; and how many it makes from end to end, or 0: it claims rows of one.
-    fn opens(&self, claimant: Claimant) -> Option<(usize, &EpochUnits, u64)> {
-        let (index, units) = self.next_to_open(claimant)?;
-        let run = match units.plan.solo {
+    /// The entry of the tasks that the claimant opens, with its plan; and how many it makes from end to end, or 0: it claims rows of one.
+    fn opens(&self, claimant: Claimant) -> Option<(usize, &EpochTasks, u64)> {
+        let (index, tasks) = self.next_to_open(claimant)?;
+        let run = match tasks.plan.solo {
             None => 0,
-            Some(solo) if solo.is_pinned => self.pinned_run(units, solo, claimant)?,
-            Some(solo) => self.solo_run(units, solo),
+            Some(solo) if solo.is_pinned => self.pinned_run(tasks, solo, claimant)?,
+            Some(solo) => self.solo_run(tasks, solo),
         };
-        Some((index, units, run))
+        Some((index, tasks, run))
     }
 
-    /// The segment whose unit may be opened next, with its plan.
-    fn next_to_open(&self, claimant: Claimant) -> Option<(usize, &EpochUnits)> {
+    /// The entry whose task may be opened next, with its plan.
+    fn next_to_open(&self, claimant: Claimant) -> Option<(usize, &EpochTasks)> {
         let next = self.end();
         if !claimant.beyond && next >= self.consumers_end() {
             return None;
         }
-        let (index, units) = self.segment_of(next)?;
-        let may_open = match units.plan.pulls {
+        let (index, tasks) = self.epoch_entry_of(next)?;
+        let may_open = match tasks.plan.pulls {
             Some(_) => !self.is_pulling(),
-            None => self.is_near(next, units),
+            None => self.is_near(next, tasks),
         };
-        let may_open = may_open && self.has_room_for(units, next);
-        (self.room(&units.plan) > 0 && may_open).then_some((index, units))
+        let may_open = may_open && self.has_room_for(tasks, next);
+        (self.room(&tasks.plan) > 0 && may_open).then_some((index, tasks))
     }
 
-    /// Whether the claimant could pull the items of another unit, before it loads those of earlier ones.
+    /// Whether the claimant could pull the items of another task, before it loads those of earlier ones.
     fn can_pull(&self, claimant: Claimant) -> bool {
         let next = self.next_to_open(claimant);
-        let pulls = next.and_then(|(_, units)| units.plan.pulls);
+        let pulls = next.and_then(|(_, tasks)| tasks.plan.pulls);
         pulls.is_some_and(|pulls| pulls.before_loading)
     }
 
-    /// Whether somebody pulls the items of a unit: one at a time, in order.
+    /// Whether somebody pulls the items of a task: one at a time, in order.
     fn is_pulling(&self) -> bool {
         let last = self.open.back();
         last.is_some_and(|entry| entry.stage == Stage::Pulling)
     }
 
-    /// Whether a unit is no further behind the first than what was given out can be told from what was not. Only units of the consumer's
+    /// Whether a task is no further behind the first than what was given out can be told from what was not. Only tasks of the consumer's
     /// epoch are given out, so those of later ones are always near.
-    fn is_near(&self, unit: Unit, units: &EpochUnits) -> bool {
+    fn is_near(&self, task: TaskId, tasks: &EpochTasks) -> bool {
         !self.any_order
-            || self.first < units.first
-            || units.number(unit) - units.number(self.first) <= MOST_BEHIND
+            || self.first < tasks.first
+            || tasks.number(task) - tasks.number(self.first) <= MOST_BEHIND
     }
 
-    /// How many more units fit in the window.
+    /// How many more tasks fit in the window.
     fn room(&self, plan: &EpochPlan) -> usize {
         self.window(plan).saturating_sub(self.ahead())
     }
 
-    /// How many units are ahead of the consumer.
+    /// How many tasks are ahead of the consumer.
     fn ahead(&self) -> usize {
         self.open.len() - self.open_away + self.taken
     }
 
-    /// The unit that is opened next.
-    fn end(&self) -> Unit {
-        Unit(self.first.0 + self.open.len() as u64)
+    /// The task that is opened next.
+    fn end(&self) -> TaskId {
+        TaskId(self.first.0 + self.open.len() as u64)
     }
 
-    /// The open units, in order. (Of numbers up to the largest that there is.)
-    fn numbered(&self) -> impl Iterator<Item = (Unit, &UnitEntry<U>)> {
-        let units = self.open.iter().enumerate();
-        units.map(|(index, entry)| (Unit(self.first.0 + index as u64), entry))
+    /// The open tasks, in order. (Of numbers up to the largest that there is.)
+    fn numbered(&self) -> impl Iterator<Item = (TaskId, &TaskEntry<U>)> {
+        let tasks = self.open.iter().enumerate();
+        tasks.map(|(index, entry)| (TaskId(self.first.0 + index as u64), entry))
     }
 
-    /// How many units may be ahead of the consumer.
+    /// How many tasks may be ahead of the consumer.
     fn window(&self, plan: &EpochPlan) -> usize {
         match (plan.solo, plan.resident) {
             (Some(solo), _) if solo.grows => self.grown_window(plan, solo),
@@ -313,7 +313,7 @@ impl<E, U> Schedule<E, U> {
 
     #[inline(never)]
     fn grown_window(&self, plan: &EpochPlan, solo: Solo) -> usize {
-        let Some(ns) = self.unit_ns(plan) else {
+        let Some(ns) = self.task_ns(plan) else {
             return plan.window;
         };
         let most = match solo.is_pinned {
@@ -329,13 +329,13 @@ impl<E, U> Schedule<E, U> {
         plan.window.max(fast.min(most))
     }
 
-    /// How long a unit takes, once that is known.
-    fn unit_ns(&self, plan: &EpochPlan) -> Option<u64> {
-        let rows = plan.cut.usual_rows() as u64;
+    /// How long a task takes, once that is known.
+    fn task_ns(&self, plan: &EpochPlan) -> Option<u64> {
+        let rows = plan.partition.usual_rows() as u64;
         (self.sample_ns > 0).then(|| self.sample_ns.saturating_mul(rows))
     }
 
-    /// Whether the claimant may work on units: spare workers do not while loading is little more than copying.
+    /// Whether the claimant may work on tasks: spare workers do not while loading is little more than copying.
     fn may_load(&self, claimant: Claimant) -> bool {
         !claimant.is_spare || !self.copies()
     }
@@ -346,20 +346,20 @@ impl<E, U> Schedule<E, U> {
         bytes > COPYING_BYTES_PER_10_NS.saturating_mul(self.sample_ns)
     }
 
-    /// Whether units take microseconds, so that one worker makes several of them: more workers would wait for the lock, and for each other.
+    /// Whether tasks take microseconds, so that one worker makes several of them: more workers would wait for the lock, and for each other.
     pub(crate) fn is_tiny(&self) -> bool {
-        let mut planned = self.segments.iter();
-        let units = planned.find_map(|segment| segment.units.as_ref());
-        units.is_some_and(|units| {
-            let ns = self.unit_ns(&units.plan);
-            units.plan.solo.is_some() && ns.is_some_and(|ns| ns <= RUN_NS / 2)
+        let mut planned = self.epoch_entries.iter();
+        let tasks = planned.find_map(|epoch_entry| epoch_entry.tasks.as_ref());
+        tasks.is_some_and(|tasks| {
+            let ns = self.task_ns(&tasks.plan);
+            tasks.plan.solo.is_some() && ns.is_some_and(|ns| ns <= RUN_NS / 2)
         })
     }
 
-    /// How many units a worker claims to make from end to end; 0: it claims rows instead.
-    fn solo_run(&self, units: &EpochUnits, solo: Solo) -> u64 {
-        let plan = &units.plan;
-        match (solo, self.unit_ns(plan)) {
+    /// How many tasks a worker claims to make from end to end; 0: it claims rows instead.
+    fn solo_run(&self, tasks: &EpochTasks, solo: Solo) -> u64 {
+        let plan = &tasks.plan;
+        match (solo, self.task_ns(plan)) {
             // The caller's thread is the only one.
             (Solo { workers: 0, .. }, _) => 1,
             // Half a run at most, to leave something for the others.
@@ -368,7 +368,7 @@ impl<E, U> Schedule<E, U> {
                 let fast = usize::try_from(RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
                 // In any order, none waits in the hands of a worker for a slow one before it.
                 let most = if self.any_order { 1 } else { usize::MAX };
-                let left = units.end.0 - self.end().0;
+                let left = tasks.end.0 - self.end().0;
                 left.min(share.min(fast).min(self.room(plan)).min(most) as u64)
             }
             _ => 0,
@@ -392,32 +392,32 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// Whether the unit is open, and was not given out.
-    pub(crate) fn holds(&self, unit: Unit) -> bool {
-        let index = unit.0.checked_sub(self.first.0);
+    /// Whether the task is open, and was not given out.
+    pub(crate) fn holds(&self, task: TaskId) -> bool {
+        let index = task.0.checked_sub(self.first.0);
         let entry = index.and_then(|index| self.open.get(index as usize));
         entry.is_some_and(|entry| entry.stage != Stage::Given)
     }
 
-    fn entry(&mut self, unit: Unit) -> &mut UnitEntry<U> {
-        &mut self.open[(unit.0 - self.first.0) as usize]
+    fn entry(&mut self, task: TaskId) -> &mut TaskEntry<U> {
+        &mut self.open[(task.0 - self.first.0) as usize]
     }
 
-    /// The payload of an open unit.
-    pub(crate) fn payload(&mut self, unit: Unit) -> &mut U {
-        match &mut self.entry(unit).payload {
+    /// The payload of an open task.
+    pub(crate) fn payload(&mut self, task: TaskId) -> &mut U {
+        match &mut self.entry(task).payload {
             Some(payload) => payload,
-            None => unreachable!("who looks for a unit asks first whether it is held"),
+            None => unreachable!("who looks for a task asks first whether it is held"),
         }
     }
 
     /// A worker is done with what it claimed. `elapsed_ns`: how long rows took to load; `None` for parked samples, which were loaded
     /// before.
-    pub(crate) fn loaded(&mut self, unit: Unit, rows: Loaded, elapsed_ns: Option<u64>) -> Next {
+    pub(crate) fn loaded(&mut self, task: TaskId, rows: Loaded, elapsed_ns: Option<u64>) -> Next {
         if let Some(elapsed_ns) = elapsed_ns {
             self.learn(rows.claimed, elapsed_ns);
         }
-        let entry = self.entry(unit);
+        let entry = self.entry(task);
         entry.loaded(rows);
         entry.has_failed |= rows.filled + rows.parked < rows.claimed;
         entry.next_step()
@@ -431,31 +431,31 @@ impl<E, U> Schedule<E, U> {
         };
     }
 
-    /// A unit that one worker makes alone was made, or failed. `elapsed_ns`: how long it took, if that is known.
-    pub(crate) fn made(&mut self, unit: Unit, elapsed_ns: Option<u64>) {
-        self.took(unit, elapsed_ns);
-        self.ready(unit);
+    /// A task that one worker makes alone was made, or failed. `elapsed_ns`: how long it took, if that is known.
+    pub(crate) fn made(&mut self, task: TaskId, elapsed_ns: Option<u64>) {
+        self.took(task, elapsed_ns);
+        self.ready(task);
     }
 
-    /// One worker loaded all of a unit's rows, in that time, if it is known.
-    pub(crate) fn took(&mut self, unit: Unit, elapsed_ns: Option<u64>) {
+    /// One worker loaded all of a task's rows, in that time, if it is known.
+    pub(crate) fn took(&mut self, task: TaskId, elapsed_ns: Option<u64>) {
         if let Some(elapsed_ns) = elapsed_ns {
-            let rows = self.entry(unit).rows;
+            let rows = self.entry(task).rows;
             self.learn(rows, elapsed_ns);
         }
     }
 
-    /// The items of a unit were pulled, and others may load its `rows`.
-    pub(crate) fn pulled(&mut self, unit: Unit, rows: usize) {
-        let entry = self.entry(unit);
+    /// The items of a task were pulled, and others may load its `rows`.
+    pub(crate) fn pulled(&mut self, task: TaskId, rows: usize) {
+        let entry = self.entry(task);
         debug_assert_eq!(entry.stage, Stage::Pulling);
         entry.rows = rows;
         entry.stage = Stage::Loading;
     }
 
-    /// The caller has laid out the unit.
-    pub(crate) fn laid_out(&mut self, unit: Unit) -> Next {
-        let entry = self.entry(unit);
+    /// The caller has laid out the task.
+    pub(crate) fn laid_out(&mut self, task: TaskId) -> Next {
+        let entry = self.entry(task);
         if entry.stage != Stage::LayingOut {
             // It failed meanwhile for lack of a slab: somebody else delivers the error, or already has.
             return Next::Wait;
@@ -464,20 +464,20 @@ impl<E, U> Schedule<E, U> {
         entry.next_step()
     }
 
-    /// The unit failed, and the caller makes it again, alone. The slab that it had is given up; it may have to move into another. If it was
+    /// The task failed, and the caller makes it again, alone. The slab that it had is given up; it may have to move into another. If it was
     /// sent, it is ahead of the consumer again.
-    pub(crate) fn remaking(&mut self, unit: Unit) {
-        self.set_away(unit, false);
-        let entry = self.entry(unit);
+    pub(crate) fn remaking(&mut self, task: TaskId) {
+        self.set_away(task, false);
+        let entry = self.entry(task);
         entry.has_failed = planted("a unit that is made again stays failed");
         entry.stage = Stage::Finishing;
         entry.slab = SlabState::Unknown;
         entry.needs_slabs = entry.needs_slabs.max(1);
     }
 
-    /// The unit failed.
-    pub(crate) fn failed(&mut self, unit: Unit) -> Next {
-        let entry = self.entry(unit);
+    /// The task failed.
+    pub(crate) fn failed(&mut self, task: TaskId) -> Next {
+        let entry = self.entry(task);
         entry.has_failed = true;
         if entry.stage == Stage::LayingOut {
             entry.stage = Stage::Loading;

@@ -1,9 +1,9 @@
-//! Desks: what each worker is doing, for whoever waits for it.
+//! Statuses: what each worker is doing, for whoever waits for it.
 //!
 //! A worker writes down which row it is at, and in which [`Stage`]. If the loader has a `timeout`, it also says since when, sample by
-//! sample. A consumer that waits looks at the desks: one whose sample takes too long is [given up](Desk::give_up). Then
-//! somebody else reports for the worker. Who reports is decided once, by the desk's state: either the worker [leaves](Desk::leave) the
-//! program's code first, or it is given up, and whatever it brings back is dropped.
+//! sample. A consumer that waits looks at the statuses: one whose sample takes too long is [given up](WorkerStatus::give_up). Then
+//! somebody else reports for the worker. Who reports is decided once, by the status's state: either the worker
+//! [leaves](WorkerStatus::leave) the program's code first, or it is given up, and whatever it brings back is dropped.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::error::{Error, SampleId, Stage, TimedOut};
 use crate::sync::plain::{AtomicU64, AtomicUsize as PlainUsize};
 use crate::sync::{Arc, AtomicUsize, Instant, Ordering, Weak};
 
-/// The number of a desk that nobody looks at: the consumer's own.
+/// The number of a status that nobody looks at: the consumer's own.
 const NOBODY: usize = usize::MAX;
 
-/// The state of a desk: nobody runs the program's code there, somebody does, or whoever did was given up.
+/// The state of a status: nobody runs the program's code there, somebody does, or whoever did was given up.
 const FREE: usize = 0;
 const WORKING: usize = 1;
 const GIVEN_UP: usize = 2;
@@ -54,18 +54,18 @@ const STAGES: [Doing; 8] = [
 
 /// What one worker is doing. A cache line of its own: it is written for each sample.
 #[repr(align(64))]
-pub(crate) struct Desk {
+pub(crate) struct WorkerStatus {
     number: usize,
     /// A worker's, for what outlives its calls; that of a caller has none.
-    me: Weak<Desk>,
-    /// Desks count nanoseconds from here.
+    me: Weak<WorkerStatus>,
+    /// Statuses count nanoseconds from here.
     epoch: Instant,
     /// Samples have a timeout, so their beginning is written down.
     is_timed: bool,
     state: AtomicUsize,
     // The rest is for whoever looks on, and orders nothing but itself.
     doing: PlainUsize,
-    /// The row of its place, also where a unit is made again without some of them.
+    /// The row of its place, also where a task is made again without some of them.
     row: PlainUsize,
     /// The index of the sample; `u64::MAX` if it is not known here, or is the one that the order has for the row.
     index: AtomicU64,
@@ -87,13 +87,13 @@ pub(crate) struct Seen {
     pub(crate) elapsed: Option<Duration>,
 }
 
-impl Desk {
-    pub(crate) fn new(number: usize, epoch: Instant, is_timed: bool) -> Arc<Desk> {
-        Arc::new_cyclic(|me| Desk::with(number, Weak::clone(me), epoch, is_timed))
+impl WorkerStatus {
+    pub(crate) fn new(number: usize, epoch: Instant, is_timed: bool) -> Arc<WorkerStatus> {
+        Arc::new_cyclic(|me| WorkerStatus::with(number, Weak::clone(me), epoch, is_timed))
     }
 
-    fn with(number: usize, me: Weak<Desk>, epoch: Instant, is_timed: bool) -> Desk {
-        Desk {
+    fn with(number: usize, me: Weak<WorkerStatus>, epoch: Instant, is_timed: bool) -> WorkerStatus {
+        WorkerStatus {
             number,
             me,
             epoch,
@@ -107,9 +107,9 @@ impl Desk {
         }
     }
 
-    /// The desk of a thread that nobody waits for but itself.
-    pub(crate) fn of_caller(epoch: Instant) -> Desk {
-        Desk::with(NOBODY, Weak::new(), epoch, false)
+    /// The status of a thread that nobody waits for but itself.
+    pub(crate) fn of_caller(epoch: Instant) -> WorkerStatus {
+        WorkerStatus::with(NOBODY, Weak::new(), epoch, false)
     }
 
     /// Whether it is that of the caller, or of the pin thread.
@@ -118,7 +118,7 @@ impl Desk {
     }
 
     /// That of a worker, to keep.
-    pub(crate) fn shared(&self) -> Option<Arc<Desk>> {
+    pub(crate) fn shared(&self) -> Option<Arc<WorkerStatus>> {
         self.me.upgrade()
     }
 
@@ -302,7 +302,7 @@ impl Seen {
         Some(times(timeout, self.count).saturating_sub(elapsed))
     }
 
-    /// The error of a unit whose worker was seen to do this for too long. `sample`: what is known of it, and of those behind it that
+    /// The error of a task whose worker was seen to do this for too long. `sample`: what is known of it, and of those behind it that
     /// the same call gets.
     pub(crate) fn error(
         self,
@@ -343,30 +343,30 @@ mod tests {
 
     #[test]
     fn who_leaves_first_reports() {
-        let desk = Desk::new(3, Instant::now(), true);
-        assert!(!desk.give_up(), "it is free");
-        desk.enter(Doing::Loading, 5);
-        assert!(desk.leave());
-        assert!(!desk.give_up());
-        desk.enter(Doing::Collating, 0);
-        assert!(desk.give_up());
-        assert!(!desk.leave());
-        assert!(!desk.give_up(), "it was already");
-        assert!(desk.is_given_up());
+        let status = WorkerStatus::new(3, Instant::now(), true);
+        assert!(!status.give_up(), "it is free");
+        status.enter(Doing::Loading, 5);
+        assert!(status.leave());
+        assert!(!status.give_up());
+        status.enter(Doing::Collating, 0);
+        assert!(status.give_up());
+        assert!(!status.leave());
+        assert!(!status.give_up(), "it was already");
+        assert!(status.is_given_up());
     }
 
     #[test]
-    fn a_desk_shows_the_sample() {
+    fn a_status_shows_the_sample() {
         let start = Instant::now();
-        let desk = Desk::new(3, start, true);
-        assert_eq!(desk.look(start), None);
-        desk.enter(Doing::Loading, 5);
-        let seen = desk.look(start).map(|seen| (seen.row, seen.elapsed));
+        let status = WorkerStatus::new(3, start, true);
+        assert_eq!(status.look(start), None);
+        status.enter(Doing::Loading, 5);
+        let seen = status.look(start).map(|seen| (seen.row, seen.elapsed));
         assert_eq!(seen, Some((5, None)));
         let began = start + Duration::from_secs(1);
-        desk.samples(6, began);
-        desk.gets(17);
-        let seen = desk.look(began + Duration::from_secs(2));
+        status.samples(6, began);
+        status.gets(17);
+        let seen = status.look(began + Duration::from_secs(2));
         let expected = Seen {
             doing: Doing::Loading,
             row: 6,
@@ -378,15 +378,15 @@ mod tests {
         assert!(expected.is_late(Duration::from_secs(2)));
         assert!(!expected.is_late(Duration::from_secs(3)));
         // Several in one call have as much time as each of them.
-        desk.gets_many(17, 8);
-        let seen = desk.look(began + Duration::from_secs(2));
+        status.gets_many(17, 8);
+        let seen = status.look(began + Duration::from_secs(2));
         let left = seen.and_then(|seen| seen.left(Duration::from_secs(1)));
         assert_eq!(left, Some(Duration::from_secs(6)));
-        desk.samples(6, began);
-        let seen = desk.look(began + Duration::from_secs(2));
+        status.samples(6, began);
+        let seen = status.look(began + Duration::from_secs(2));
         assert!(seen.is_some_and(|seen| seen.is_late(Duration::from_secs(1))));
-        desk.is(Doing::Memory);
-        let seen = desk.look(began + Duration::from_secs(2));
+        status.is(Doing::Memory);
+        let seen = status.look(began + Duration::from_secs(2));
         assert!(!seen.is_some_and(|seen| seen.is_late(Duration::from_secs(2))));
     }
 }

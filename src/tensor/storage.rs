@@ -57,13 +57,13 @@ pub(crate) trait Storage: Send + Sync {
     }
 }
 
-/// A ring, and the account that a slab of it counts against while it is out. Both are only identifiers.
+/// A ring, and the quota that a slab of it counts against while it is out. Both are only identifiers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Home {
     pub(crate) ring: usize,
     /// `None` for a slab that belongs to no batch: one that stages copies, a tensor that the program pinned, a
     /// download.
-    pub(crate) account: Option<usize>,
+    pub(crate) quota: Option<usize>,
 }
 
 /// A kind of device.

@@ -178,8 +178,8 @@ impl Engine {
     ///
     /// # Safety
     ///
-    /// The works must be those that were prepared. The rows must be device memory of the size of what is drawn and changed. They and the files
-    /// must stay until [`end`](Engine::end), and until then nothing else may use the rows but what `after` waits for.
+    /// The works must be those that were prepared. The rows must be device memory of the size of what is drawn and changed. They and the
+    /// files must stay until [`end`](Engine::end), and until then nothing else may use the rows but what `after` waits for.
     pub(super) unsafe fn decode(&mut self, works: &[Work<'_>], after: &[RawEvent]) -> Result<()> {
         match &mut self.decoder {
             Decoder::StandIn(_) => {
@@ -312,7 +312,8 @@ fn decoder(
         && decoder.engines() > 0
         && nvjpeg::variable(nvjpeg::CONNECTIONS).is_none()
     {
-        // (Who trains a ResNet-50 beside the decoder loses 1.2 to 2.3 % of the time with 32, and 2 to 10 % with eight: docs/performance.md.)
+        // (Who trains a ResNet-50 beside the decoder loses 1.2 to 2.3 % of the time with 32, and 2 to 10 % with eight:
+        // docs/performance.md.)
         log::warn!(
             "nvJPEG has 20 streams of its own, and this process eight connections to the device: a training step that shares one with \
              them waits for them now and then. Open the device before there are other threads, or set {}=32 before the program starts (or 8, to \

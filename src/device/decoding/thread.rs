@@ -214,8 +214,9 @@ impl Station<'_> {
         self.tell();
     }
 
-    /// What went wrong is the fault of the batches that are being decoded, as far as anybody can tell: the others get a decoder that is opened
-    /// anew. If there is none, or it decodes nothing either, nobody is decoded: opening takes most of a second, and must not be tried for each batch.
+    /// What went wrong is the fault of the batches that are being decoded, as far as anybody can tell: the others get a decoder that is
+    /// opened anew. If there is none, or it decodes nothing either, nobody is decoded: opening takes most of a second, and must not be
+    /// tried for each batch.
     fn fail(&mut self, error: &Error) {
         let is_open = self.engine.is_some();
         // Nothing runs behind it: dropping it waits.
@@ -291,8 +292,8 @@ impl Station<'_> {
         fields.dedup();
         let copied = |(job, field): (usize, usize)| self.jobs[job].fields[field].copied.clone();
         let after: Vec<RawEvent> = fields.into_iter().filter_map(copied).collect();
-        // SAFETY: these works were prepared. The rows are of the jobs' memory, which nothing uses until their batches are given out, but for
-        // the copies before.
+        // SAFETY: these works were prepared. The rows are of the jobs' memory, which nothing uses until their batches are given out, but
+        // for the copies before.
         unsafe { engine.decode(&works(&self.jobs, origins), &after) }?;
         // (How long drawing takes is left out: the next chunk is decoded meanwhile.)
         let elapsed_ns = start.elapsed().as_nanos() as u64;

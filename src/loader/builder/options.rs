@@ -30,8 +30,8 @@ impl<D, C> Builder<D, C> {
         Options {
             batching,
             last_batch: self.last_batch,
-            lane: self.world.data_rank() as u64,
-            lanes: self.world.data_ranks() as u64,
+            shard: self.world.data_rank() as u64,
+            shards: self.world.data_ranks() as u64,
             workers: self.num_workers.started(self.cores.or(own_cores)),
             cores: cores.cloned(),
             is_auto: self.num_workers == Workers::Auto,
@@ -66,7 +66,7 @@ pub(super) fn warn_of_empty_epochs(options: &Options) {
         return;
     }
     let samples = even.samples;
-    let batch_size = (even.batch_size as u64).saturating_mul(options.lanes);
+    let batch_size = (even.batch_size as u64).saturating_mul(options.shards);
     match samples {
         0 => log::warn!(
             "the loader's epochs are empty: the data set, or the sampler, has no samples"

@@ -1,9 +1,9 @@
-//! How units are made of a data set by a collate: shared by several workers, or by one from end to end. Both load rows by
-//! [`Making`], lay the unit out, get a slab and finish in the same steps.
+//! How tasks are made of a data set by a collate: shared by several workers, or by one from end to end. Both load rows by
+//! [`Fill`], lay the task out, get a slab and finish in the same steps.
 
 use std::cell::Cell;
 
-use super::fill::{Making, finish, lay_out};
+use super::fill::{Fill, finish, lay_out};
 use super::on_error::{Loading, OnError, Retry};
 use super::samples::Source;
 use super::stopwatch::{Stopwatch, Timed};
@@ -12,20 +12,20 @@ use crate::dataset::Dataset;
 use crate::device::Slab;
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::meter::{Sum, nanoseconds_between};
-use crate::pipeline::epoch::Pass;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::lookahead::Listener;
 use crate::pipeline::plan::epoch_plan::Hints;
 use crate::pipeline::plan::partition::Place;
 use crate::pipeline::schedule::Claimed;
 use crate::pipeline::traits::{
-    Changes, Failed, Learned, MadeAlone, Memory, Recipe, Report, Spent, Work,
+    Build, Changes, Factory, Failed, Learned, MadeAlone, Memory, Report, Spent,
 };
-use crate::pipeline::worker_status::{Desk, Doing};
+use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::{Arc, Instant, Mutex};
 use crate::tensor::Offload;
 
 /// Makes batches of a data set's samples.
-pub(crate) struct DatasetRecipe<D, C> {
+pub(crate) struct DatasetFactory<D, C> {
     pub(crate) dataset: Arc<D>,
     pub(crate) collate: Arc<C>,
     pub(crate) seed: u64,
@@ -35,9 +35,9 @@ pub(crate) struct DatasetRecipe<D, C> {
 }
 
 /// (Its parts are shared. Derived, it would ask for data sets that can be cloned.)
-impl<D, C> Clone for DatasetRecipe<D, C> {
+impl<D, C> Clone for DatasetFactory<D, C> {
     fn clone(&self) -> Self {
-        DatasetRecipe {
+        DatasetFactory {
             dataset: Arc::clone(&self.dataset),
             collate: Arc::clone(&self.collate),
             seed: self.seed,
@@ -48,11 +48,11 @@ impl<D, C> Clone for DatasetRecipe<D, C> {
     }
 }
 
-impl<D, C> DatasetRecipe<D, C> {
-    /// Where the rows of a unit come from. `kept`: of a unit that is made again, those that are made.
+impl<D, C> DatasetFactory<D, C> {
+    /// Where the rows of a task come from. `kept`: of a task that is made again, those that are made.
     fn source<'a>(
         &'a self,
-        pass: &'a Pass,
+        context: &'a EpochContext,
         place: Place,
         kept: Option<&'a [usize]>,
         changes: &'a Mutex<Changes>,
@@ -60,7 +60,7 @@ impl<D, C> DatasetRecipe<D, C> {
         Source {
             dataset: &self.dataset,
             seed: self.seed,
-            pass,
+            context,
             place,
             kept,
             changes,
@@ -69,8 +69,8 @@ impl<D, C> DatasetRecipe<D, C> {
     }
 }
 
-impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
-    /// What of a unit is left to the device, which is about to be made.
+impl<D: Dataset, C: Collate<D::Sample>> DatasetFactory<D, C> {
+    /// What of a task is left to the device, which is about to be made.
     #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self))]
     fn offload(&self, offload: Offload, place: &Place) -> Offload {
         if place.is_empty() {
@@ -78,37 +78,42 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetRecipe<D, C> {
         }
         #[cfg(feature = "nvjpeg")]
         if offload.decodes.is_some() {
-            let own = Some(self.learned.share.of_unit(self.seed, place));
+            let own = Some(self.learned.share.of_task(self.seed, place));
             return Offload { own, ..offload };
         }
         let _ = place;
         offload
     }
 
-    /// Makes a unit once: with what is known of its bad samples, it may have to be made again.
+    /// Makes a task once: with what is known of its bad samples, it may have to be made again.
     fn make_once(
         &self,
         source: &Source<'_, D>,
         memory: &Memory<'_>,
         watch: &mut Stopwatch,
-        at: &Desk,
+        at: &WorkerStatus,
     ) -> Result<C::Batch, Failed> {
         let mut table = self.collate.open(Opening {
             rows: source.rows_of_batch(),
             offload: self.offload(memory.offload, &source.place),
         });
-        let making = Making::new(self, source, &table, at, Loading::Solo, watch);
-        making.make_rows(memory.slab, watch)?;
+        let fill = Fill::new(self, source, &table, at, Loading::Solo, watch);
+        fill.make_rows(memory.slab, watch)?;
         at.begins(Doing::Collating);
         finish(source, &mut table)
     }
 }
 
-impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C> {
-    fn open(&self, pass: &Arc<Pass>, place: Place, offload: Offload) -> Arc<dyn Work<C::Batch>> {
-        Arc::new(DatasetWork {
-            recipe: self.clone(),
-            pass: Arc::clone(pass),
+impl<D: Dataset, C: Collate<D::Sample>> Factory<C::Batch> for DatasetFactory<D, C> {
+    fn open(
+        &self,
+        context: &Arc<EpochContext>,
+        place: Place,
+        offload: Offload,
+    ) -> Arc<dyn Build<C::Batch>> {
+        Arc::new(DatasetBuild {
+            factory: self.clone(),
+            context: Arc::clone(context),
             place,
             changes: Mutex::default(),
             table: self.collate.open(Opening {
@@ -121,13 +126,13 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
 
     fn make(
         &self,
-        pass: &Pass,
+        context: &EpochContext,
         place: Place,
         memory: &Memory<'_>,
         changes: Changes,
-        at: &Desk,
+        at: &WorkerStatus,
     ) -> MadeAlone<C::Batch> {
-        let meter = &*pass.meter;
+        let meter = &*context.meter;
         let mut is_changed = !changes.is_empty();
         let changes = Mutex::new(changes);
         // What is made again is made without the device.
@@ -138,14 +143,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         let made = loop {
             let kept = is_changed.then(|| changes.lock().kept(place.loaded_rows()));
             let kept = kept.as_deref();
-            let source = self.source(pass, place, kept, &changes);
+            let source = self.source(context, place, kept, &changes);
             let memory = Memory {
                 slab: memory.slab,
                 offload,
             };
             match self.make_once(&source, &memory, &mut watch, at) {
                 // Its bad samples are known now, or will be, so this comes to an end.
-                Err(failed) if failed.can_remake => {
+                Err(failed) if failed.can_rebuild => {
                     (is_changed, offload) = (true, Offload::default());
                 }
                 made => break made,
@@ -157,7 +162,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
             let skipped = changes.lock().skipped.len();
             meter.samples.add(place.rows.saturating_sub(skipped) as u64);
             // A batch in parts is made when the last of them is sent.
-            meter.batches.add(u64::from(!pass.plan().is_cut()));
+            meter.batches.add(u64::from(!context.plan().is_in_parts()));
         }
         MadeAlone {
             made: made.map_err(|failed| failed.error),
@@ -166,9 +171,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         }
     }
 
-    fn sample_id(&self, pass: &Pass, place: Place, row: usize, index: Option<u64>) -> SampleId {
+    fn sample_id(
+        &self,
+        context: &EpochContext,
+        place: Place,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId {
         let changes = Mutex::default();
-        let source = self.source(pass, place, None, &changes);
+        let source = self.source(context, place, None, &changes);
         match index {
             Some(index) => source.id(row, index),
             None => source.id_of_row(row),
@@ -197,9 +208,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
         Some(Arc::clone(&self.dataset) as Arc<dyn Listener>)
     }
 
-    fn unlike(&self, pass: &Pass, part: Place, like: Place, error: CollateError) -> Error {
+    fn unlike(
+        &self,
+        context: &EpochContext,
+        part: Place,
+        like: Place,
+        error: CollateError,
+    ) -> Error {
         let changes = Mutex::default();
-        let source = |place| self.source(pass, place, None, &changes);
+        let source = |place| self.source(context, place, None, &changes);
         source(part).unlike(&source(like), error)
     }
 
@@ -208,10 +225,10 @@ impl<D: Dataset, C: Collate<D::Sample>> Recipe<C::Batch> for DatasetRecipe<D, C>
     }
 }
 
-/// A unit that several workers share.
-struct DatasetWork<D: Dataset, C: Collate<D::Sample>> {
-    recipe: DatasetRecipe<D, C>,
-    pass: Arc<Pass>,
+/// A task that several workers share.
+struct DatasetBuild<D: Dataset, C: Collate<D::Sample>> {
+    factory: DatasetFactory<D, C>,
+    context: Arc<EpochContext>,
     place: Place,
     changes: Mutex<Changes>,
     table: C::Table,
@@ -219,21 +236,21 @@ struct DatasetWork<D: Dataset, C: Collate<D::Sample>> {
     collating_ns: Sum,
 }
 
-impl<D: Dataset, C: Collate<D::Sample>> DatasetWork<D, C> {
+impl<D: Dataset, C: Collate<D::Sample>> DatasetBuild<D, C> {
     fn source(&self) -> Source<'_, D> {
-        self.recipe
-            .source(&self.pass, self.place, None, &self.changes)
+        self.factory
+            .source(&self.context, self.place, None, &self.changes)
     }
 }
 
-impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
-    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report {
+impl<D: Dataset, C: Collate<D::Sample>> Build<C::Batch> for DatasetBuild<D, C> {
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &WorkerStatus) -> Report {
         let is_fresh = matches!(claimed, Claimed::Rows(_));
         let mut watch = Stopwatch::start(Timed::of_run(&claimed, at.is_timed()));
         at.since(watch.started());
         let asked_ns = Cell::new(0);
         let ask = |needs: Needs| {
-            self.recipe.learned.note(needs);
+            self.factory.learned.note(needs);
             let start = Instant::now();
             at.is(Doing::Memory);
             let granted = ask(needs.bytes);
@@ -242,15 +259,15 @@ impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
             granted
         };
         let source = self.source();
-        let making = Making::new(
-            &self.recipe,
+        let fill = Fill::new(
+            &self.factory,
             &source,
             &self.table,
             at,
             Loading::Shared,
             &watch,
         );
-        let (rows, failure) = making.load(claimed, &ask, &mut watch);
+        let (rows, failure) = fill.load(claimed, &ask, &mut watch);
         if at.is_given_up() {
             // Nobody counts it.
             return Report {
@@ -260,7 +277,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
                 failure,
             };
         }
-        let spent = watch.end_run(&self.pass.meter, asked_ns.get());
+        let spent = watch.end_run(&self.context.meter, asked_ns.get());
         self.collating_ns.add(spent.collating_ns);
         Report {
             rows,
@@ -272,7 +289,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
 
     fn lay_out(&self) -> Result<usize, Failed> {
         let needs = lay_out(&self.source(), &self.table)?;
-        self.recipe.learned.note(needs);
+        self.factory.learned.note(needs);
         Ok(needs.bytes)
     }
 
@@ -282,14 +299,14 @@ impl<D: Dataset, C: Collate<D::Sample>> Work<C::Batch> for DatasetWork<D, C> {
 
     fn finish(&mut self) -> Result<C::Batch, Failed> {
         let watch = Stopwatch::start(Timed::None);
-        let (pass, place) = (&self.pass, self.place);
-        let source = self.recipe.source(pass, place, None, &self.changes);
+        let (context, place) = (&self.context, self.place);
+        let source = self.factory.source(context, place, None, &self.changes);
         let finished = finish(&source, &mut self.table);
         let rows_ns = self.collating_ns.get();
-        let finishing_ns = watch.end_collating(&pass.meter);
+        let finishing_ns = watch.end_collating(&context.meter);
         if finished.is_ok() {
-            pass.meter.collating_times.count(rows_ns + finishing_ns);
-            pass.meter.samples.add(place.rows as u64);
+            context.meter.collating_times.count(rows_ns + finishing_ns);
+            context.meter.samples.add(place.rows as u64);
         }
         finished
     }

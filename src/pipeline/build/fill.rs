@@ -1,10 +1,10 @@
-//! Making a unit: its rows are loaded, and it is laid out and finished. **This is where a sample fails** ([`Making::load`]).
+//! Making a task: its rows are loaded, and it is laid out and finished. **This is where a sample fails** ([`Fill::load`]).
 
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::factory::DatasetRecipe;
+use super::factory::DatasetFactory;
 use super::on_error::{Loading, OnError, Settled};
 use super::samples::Source;
 use super::stopwatch::Stopwatch;
@@ -16,18 +16,18 @@ use crate::error::{NotDrawn, panic_message};
 use crate::pipeline::plan::indices::{Indices, Sampled};
 use crate::pipeline::schedule::{Claimed, Loaded};
 use crate::pipeline::traits::{Failed, Replaced};
-use crate::pipeline::worker_status::{Desk, Doing};
+use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::Instant;
 use crate::sync::log;
 use crate::tuning::INDICES_AT_ONCE;
 
-/// A unit that is being made, wherever its table lies.
-pub(crate) struct Making<'a, D: Dataset, C: Collate<D::Sample>> {
-    recipe: &'a DatasetRecipe<D, C>,
+/// A task that is being made, wherever its table lies.
+pub(crate) struct Fill<'a, D: Dataset, C: Collate<D::Sample>> {
+    factory: &'a DatasetFactory<D, C>,
     source: &'a Source<'a, D>,
     table: &'a C::Table,
     /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
-    at: &'a Desk,
+    at: &'a WorkerStatus,
     /// Who is alone announces samples one at a time as it goes, instead of a run at once.
     loading: Loading,
     /// The last of the samples that are left out, if there are any.
@@ -61,17 +61,17 @@ struct Again {
     index: u64,
 }
 
-impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
+impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
     pub(crate) fn new(
-        recipe: &'a DatasetRecipe<D, C>,
+        factory: &'a DatasetFactory<D, C>,
         source: &'a Source<'a, D>,
         table: &'a C::Table,
-        at: &'a Desk,
+        at: &'a WorkerStatus,
         loading: Loading,
         watch: &Stopwatch,
-    ) -> Making<'a, D, C> {
-        Making {
-            recipe,
+    ) -> Fill<'a, D, C> {
+        Fill {
+            factory,
             source,
             table,
             at,
@@ -86,7 +86,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     }
 
     /// Loads what was claimed. **This is where a sample fails**, in whatever way: it does not exist, does not load, does not fit, or
-    /// panics. What then becomes of it follows from [`OnError`]; if the unit fails, the rows after it are not loaded.
+    /// panics. What then becomes of it follows from [`OnError`]; if the task fails, the rows after it are not loaded.
     pub(crate) fn load(
         &self,
         claimed: Claimed,
@@ -116,7 +116,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let mut again = None;
         let mut is_announced = false;
         let failure = loop {
-            // Unwind safety: a row whose sample panicked is filled again from the start, or its unit has failed.
+            // Unwind safety: a row whose sample panicked is filled again from the start, or its task has failed.
             let load = AssertUnwindSafe(|| {
                 if let Some(again) = again.take() {
                     self.load_other(again, &mut run, ask, &mut took)?;
@@ -158,7 +158,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         if failure.is_none() {
             self.table.end_run(run);
         } else {
-            // It may be the user's to drop, and the unit's error must come all the same.
+            // It may be the user's to drop, and the task's error must come all the same.
             drop_each([run]);
             drop_each([left]);
         }
@@ -211,7 +211,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         if self.source.is_changed() {
             return self.load_changed(rows, run, ask, took);
         }
-        let (order, place) = (&self.source.pass.order, self.source.place);
+        let (order, place) = (&self.source.context.order, self.source.place);
         let mut indices = Indices::new(order, place, rows.end, &self.sampled);
         if self.is_table() {
             // The first sample says what batch it is, and asks for the slab.
@@ -238,7 +238,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
         let (source, at) = (self.source, self.at);
-        let announces = self.loading == Loading::Solo && source.pass.announced.is_some();
+        let announces = self.loading == Loading::Solo && source.context.announced.is_some();
         let end = rows.end.min(rows.start.saturating_add(most));
         let next = || {
             let row = (rows.start < end).then_some(rows.start)?;
@@ -247,7 +247,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             if announces && let Err(failed) = self.announce_next(row, watch) {
                 return Some(Err(failed));
             }
-            let sample = match watch.begins(&source.pass.meter) {
+            let sample = match watch.begins(&source.context.meter) {
                 false => source.get(row, row, indices.of(row)),
                 true => self.get_timed(row, indices, watch),
             };
@@ -259,7 +259,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     /// Tells the data set that the row's sample comes next.
     #[inline(never)]
     fn announce_next(&self, row: usize, watch: &mut Stopwatch) -> Result<(), Failed> {
-        watch.is_in(&self.source.pass.meter); // the sample before
+        watch.is_in(&self.source.context.meter); // the sample before
         self.announce(row..row + 1, watch.times_sampler())
     }
 
@@ -278,7 +278,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         watch.begins_later(self.sampled.measured_ns() - before_ns);
         at.gets(index);
         let sample = source.get(row, row, index);
-        watch.is_loaded(&source.pass.meter);
+        watch.is_loaded(&source.context.meter);
         // (Who looks on takes the rest of a long run for loading, too.)
         if watch.times_all() {
             at.is(Doing::Filling);
@@ -289,7 +289,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
     /// Whether samples are rows of a table in memory. (Where they are announced, they are got.)
     #[inline]
     fn is_table(&self) -> bool {
-        self.source.pass.announced.is_none() && self.source.dataset.columns(&mut []).is_some()
+        self.source.context.announced.is_none() && self.source.dataset.columns(&mut []).is_some()
     }
 
     /// Copies the next rows of a table in memory, instead of getting each as a sample. `false`: there are none, or these are got.
@@ -335,7 +335,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
         let source = self.source;
-        let mut indices = Indices::new(&source.pass.order, source.place, rows.end, &self.sampled);
+        let mut indices =
+            Indices::new(&source.context.order, source.place, rows.end, &self.sampled);
         let next = || {
             if got.len() == 0 && rows.start < rows.end {
                 let end = rows.start.saturating_add(source.dataset.at_once());
@@ -346,7 +347,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                 let before_ns = others_ns();
                 *got = self.get_many(some, &mut indices, start).into_iter();
                 let other_ns = others_ns() - before_ns;
-                watch.are_loaded(start, other_ns, count, &source.pass.meter);
+                watch.are_loaded(start, other_ns, count, &source.context.meter);
             }
             let (row, sample) = got.next()?;
             self.at.fills(row, || None);
@@ -403,7 +404,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             });
             let sample = catch_unwind(get)
                 .unwrap_or_else(|payload| Err(source.sample_panicked(row, panic_message(payload))));
-            let ends = sample.is_err() && self.recipe.on_error == OnError::Fail;
+            let ends = sample.is_err() && self.factory.on_error == OnError::Fail;
             got.push((row, sample));
             if ends {
                 break; // its batch fails, whatever the others are
@@ -413,7 +414,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             return got;
         }
         // None of them is bad: it was the call.
-        if self.recipe.on_error == OnError::Fail {
+        if self.factory.on_error == OnError::Fail {
             drop_each(got);
             let said =
                 format!("{message} (in `get_many`, of {count} samples, each of which `get` loads)");
@@ -423,7 +424,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
             };
             return vec![(first, Err(failed))];
         }
-        if source.pass.meter.many_panicked() {
+        if source.context.meter.many_panicked() {
             let (epoch, batch) = (source.place.epoch, source.place.batch);
             log::warn!(
                 "`get_many` panicked on {count} samples of batch {batch} in epoch {epoch}, each of which `get` loads: {message} (others of \
@@ -433,7 +434,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         got
     }
 
-    /// Loads rows of a unit that is made again.
+    /// Loads rows of a task that is made again.
     #[cold]
     fn load_changed(
         &self,
@@ -443,7 +444,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
         let (source, at) = (self.source, self.at);
-        let (order, place) = (&source.pass.order, source.place);
+        let (order, place) = (&source.context.order, source.place);
         let mut indices = Indices::new(order, place, place.rows, &self.sampled);
         let next = || {
             let row = rows.next()?;
@@ -498,7 +499,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         self.table.load(|| sample.take(), run, took, ask)
     }
 
-    /// Settles a sample's failure: it is replaced by another, which is returned; it is left out; or the unit fails.
+    /// Settles a sample's failure: it is replaced by another, which is returned; it is left out; or the task fails.
     #[cold]
     fn recover(&self, failed: Failed) -> Result<Option<Again>, Failed> {
         let failed = failed.if_late(|| self.at.name());
@@ -507,11 +508,11 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let before = source.changes.lock().of(row_of_place);
         let attempt = before.map_or(0, |before| before.attempt);
         let on_error = match source.place.is_empty() {
-            true => self.recipe.on_error.of_pattern(),
-            false => self.recipe.on_error,
+            true => self.factory.on_error.of_pattern(),
+            false => self.factory.on_error,
         };
         let takes_any = self.table.takes_any();
-        let meter = &source.pass.meter;
+        let meter = &source.context.meter;
         let settled = on_error.settle(failed, attempt, self.loading, takes_any, meter);
         match settled {
             Settled::Fail(failed) => Err(failed),
@@ -520,7 +521,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                 self.left_out.replace(Some(failed));
                 Ok(None)
             }
-            Settled::Replace { remake } => {
+            Settled::Replace { rebuild } => {
                 let attempt = attempt + 1;
                 let draw = AssertUnwindSafe(|| source.index_of_other(row, attempt));
                 let index = catch_unwind(draw)
@@ -530,7 +531,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
                     attempt,
                     index,
                 });
-                match remake {
+                match rebuild {
                     None => Ok(Some(Again { row, index })),
                     Some(failed) => Err(failed),
                 }
@@ -538,18 +539,18 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         }
     }
 
-    /// Samples that are left out leave holes: the unit is made again without them, unless nothing is left.
+    /// Samples that are left out leave holes: the task is made again without them, unless nothing is left.
     fn are_all_kept(&self) -> Result<(), Failed> {
         match self.left_out.take() {
             None => Ok(()),
             Some(failed) => Err(Failed {
-                can_remake: self.source.changes.lock().skipped.len() < self.source.place.rows,
+                can_rebuild: self.source.changes.lock().skipped.len() < self.source.place.rows,
                 ..failed
             }),
         }
     }
 
-    /// Makes all rows of a unit that one thread makes from end to end.
+    /// Makes all rows of a task that one thread makes from end to end.
     pub(crate) fn make_rows(
         &self,
         slab: &dyn Fn(usize) -> Option<Piece>,
@@ -564,7 +565,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Making<'a, D, C> {
         let is_asked = Cell::new(false);
         let ask = |needs: Needs| {
             is_asked.set(true);
-            self.recipe.learned.note(needs);
+            self.factory.learned.note(needs);
             grant(needs.bytes)
         };
         let rows = self.source.rows();

@@ -1,19 +1,20 @@
 //! Batches of a stream's items: what pulls them, and what loads them.
 //!
-//! A unit's items are a small data set of their own. So they are loaded by the same [`DatasetRecipe`] as any samples, by all workers.
+//! A task's items are a small data set of their own. So they are loaded by the same [`DatasetFactory`] as any samples, by all workers.
 
-use super::factory::DatasetRecipe;
+use super::factory::DatasetFactory;
 use super::on_error::{OnError, Retry};
 use crate::batch::Collate;
 use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary};
-use crate::pipeline::epoch::Pass;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::epoch_plan::Hints;
 use crate::pipeline::plan::partition::Place;
 use crate::pipeline::traits::{
-    Changes, Learned, MadeAlone, Memory, OwnItems, Pull, Pulled, Reached, Recipe, StreamStart, Work,
+    Build, Changes, Factory, Learned, MadeAlone, Memory, OwnItems, Pull, Pulled, Reached,
+    StreamStart,
 };
-use crate::pipeline::worker_status::Desk;
+use crate::pipeline::worker_status::WorkerStatus;
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
 use crate::stream::{ItemStream, Shard, StreamSource, progress};
@@ -24,7 +25,7 @@ use crate::tensor::Offload;
 pub(crate) const ENDLESS: u64 = 1 << 62;
 
 /// Makes batches of the items of streams.
-pub(crate) struct StreamRecipe<S, C>(pub(crate) Arc<StreamParts<S, C>>);
+pub(crate) struct StreamFactory<S, C>(pub(crate) Arc<StreamParts<S, C>>);
 
 pub(crate) struct StreamParts<S, C> {
     pub(crate) source: S,
@@ -59,28 +60,34 @@ impl Sampler for ItemNumbers {
     }
 }
 
-impl<S, C> Recipe<C::Batch> for StreamRecipe<S, C>
+impl<S, C> Factory<C::Batch> for StreamFactory<S, C>
 where
     S: StreamSource,
     C: Collate<S::Sample>,
 {
-    fn open(&self, _: &Arc<Pass>, _: Place, _: Offload) -> Arc<dyn Work<C::Batch>> {
-        unreachable!("the units of a stream are opened by who pulls their items")
+    fn open(&self, _: &Arc<EpochContext>, _: Place, _: Offload) -> Arc<dyn Build<C::Batch>> {
+        unreachable!("the tasks of a stream are opened by whoever pulls their items")
     }
 
     fn make(
         &self,
-        _: &Pass,
+        _: &EpochContext,
         _: Place,
         _: &Memory<'_>,
         _: Changes,
-        _: &Desk,
+        _: &WorkerStatus,
     ) -> MadeAlone<C::Batch> {
-        unreachable!("the units of a stream have recipes of their own")
+        unreachable!("the tasks of a stream have factories of their own")
     }
 
-    fn sample_id(&self, pass: &Pass, place: Place, row: usize, index: Option<u64>) -> SampleId {
-        let number = || pass.order.index(place.epoch, place.key(row));
+    fn sample_id(
+        &self,
+        context: &EpochContext,
+        place: Place,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId {
+        let number = || context.order.index(place.epoch, place.key(row));
         SampleId {
             index: index.unwrap_or_else(number),
             row: place.first_row + row,
@@ -92,7 +99,7 @@ where
 
     fn hints(&self) -> Hints {
         Hints {
-            // Units are whole batches: nobody knows how many rows the last has.
+            // Tasks are whole batches: nobody knows how many rows the last has.
             sample_bytes: None,
             is_gatherable: self.0.learned.is_gatherable(),
             has_pictures: self.0.learned.has_pictures(),
@@ -117,7 +124,7 @@ where
         }))
     }
 
-    fn unlike(&self, _: &Pass, _: Place, _: Place, _: CollateError) -> Error {
+    fn unlike(&self, _: &EpochContext, _: Place, _: Place, _: CollateError) -> Error {
         unreachable!("batches of streams are not cut into parts")
     }
 
@@ -167,7 +174,7 @@ where
 {
     fn pull(
         &mut self,
-        pass: &Arc<Pass>,
+        context: &Arc<EpochContext>,
         place: Place,
         offload: Offload,
     ) -> Result<Option<Pulled<C::Batch>>> {
@@ -210,7 +217,7 @@ where
             first,
             slots,
         };
-        let recipe = Arc::new(DatasetRecipe {
+        let factory = Arc::new(DatasetFactory {
             dataset: Arc::new(items),
             collate: Arc::clone(&parts.collate),
             seed: parts.seed,
@@ -218,18 +225,22 @@ where
             retry: Arc::clone(&parts.retry),
             learned: Arc::clone(&parts.learned),
         });
-        let work = recipe.open(pass, place, offload);
+        let build = factory.open(context, place, offload);
         let own = Box::new(OwnItems {
-            recipe,
+            factory,
             place,
             reached,
             keeps: parts.keeps,
         });
-        Ok(Some(Pulled { work, own, is_last }))
+        Ok(Some(Pulled {
+            build,
+            own,
+            is_last,
+        }))
     }
 }
 
-/// The items of one unit, as a data set: an index is the number of the item on this rank.
+/// The items of one task, as a data set: an index is the number of the item on this rank.
 struct Items<S: StreamSource, C> {
     parts: Arc<StreamParts<S, C>>,
     first: u64,
@@ -254,16 +265,16 @@ where
     }
 
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
-        let slot = index.checked_sub(self.first);
-        let slot = slot.and_then(|slot| self.slots.get(slot as usize));
-        let slot = slot.ok_or("the batch has no such item")?;
-        let taken = std::mem::replace(&mut *slot.lock(), Slot::Gone);
+        let data = index.checked_sub(self.first);
+        let data = data.and_then(|data| self.slots.get(data as usize));
+        let data = data.ok_or("the batch has no such item")?;
+        let taken = std::mem::replace(&mut *data.lock(), Slot::Gone);
         let item = match taken {
             Slot::Item(item) => {
                 if self.parts.keeps {
                     // (One thread at a time loads a row, and nobody else looks.)
                     let kept = item.clone();
-                    *slot.lock() = Slot::Item(kept);
+                    *data.lock() = Slot::Item(kept);
                 }
                 item
             }
@@ -274,7 +285,7 @@ where
                 // Whoever asks again gets it again, in its words. (Errors cannot be cloned, and a stream cannot be asked for
                 // the item once more, so this one does not go away.)
                 let said = error.to_string();
-                *slot.lock() = Slot::Failed(said.clone().into());
+                *data.lock() = Slot::Failed(said.clone().into());
                 return Err(if is_temporary(&error) {
                     said.into()
                 } else {

@@ -145,15 +145,15 @@ const MOST_ATTEMPTS: u32 = 16;
 
 /// What to do about a sample that failed.
 pub(crate) enum Settled {
-    /// Give the unit up.
+    /// Give the task up.
     Fail(Failed),
     /// Go on without it.
     Skip(Failed),
-    /// Load another one into its row. `remake`: all rows are to be made again, because the layout has no room for another one.
-    Replace { remake: Option<Failed> },
+    /// Load another one into its row. `rebuild`: all rows are to be made again, because the layout has no room for another one.
+    Replace { rebuild: Option<Failed> },
 }
 
-/// Who loads a unit.
+/// Who loads a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loading {
     /// One thread makes it alone, and can begin again.
@@ -172,8 +172,8 @@ impl OnError {
         takes_any: bool,
         meter: &Meter,
     ) -> Settled {
-        let can_remake = |failed, can_remake| Failed {
-            can_remake,
+        let can_rebuild = |failed, can_rebuild| Failed {
+            can_rebuild,
             ..failed
         };
         match (self, loading) {
@@ -181,15 +181,15 @@ impl OnError {
             (OnError::Fail, _) => Settled::Fail(failed),
             (OnError::Replace { .. }, _) if attempt == MOST_ATTEMPTS => Settled::Fail(failed),
             (OnError::Replace { at_most }, Loading::Shared) if !takes_any => {
-                Settled::Fail(can_remake(failed, meter.replaced.get() < at_most))
+                Settled::Fail(can_rebuild(failed, meter.replaced.get() < at_most))
             }
             (OnError::Skip { at_most }, Loading::Shared) => {
-                Settled::Fail(can_remake(failed, meter.skipped.get() < at_most))
+                Settled::Fail(can_rebuild(failed, meter.skipped.get() < at_most))
             }
             (OnError::Replace { at_most }, _) if meter.replaced.add_up_to(at_most) => {
                 note(&failed, "replaced", meter);
                 Settled::Replace {
-                    remake: (!takes_any).then(|| can_remake(failed, true)),
+                    rebuild: (!takes_any).then(|| can_rebuild(failed, true)),
                 }
             }
             (OnError::Skip { at_most }, _) if meter.skipped.add_up_to(at_most) => {

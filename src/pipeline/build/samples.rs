@@ -1,4 +1,4 @@
-//! The samples of one unit: where its rows come from, and the errors of those that fail.
+//! The samples of one task: where its rows come from, and the errors of those that fail.
 
 use std::ops::Range;
 use std::panic::AssertUnwindSafe;
@@ -8,19 +8,19 @@ use crate::batch::Failure;
 use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Misfit, NotDrawn, SampleId, is_temporary};
 use crate::meter::nanoseconds_between;
-use crate::pipeline::epoch::Pass;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::partition::{EpochOrder, Place};
 use crate::pipeline::traits::{Changes, Failed};
 use crate::rng::SampleRng;
 use crate::sync::{Instant, Mutex};
 
-/// Where a unit's samples come from.
+/// Where a task's samples come from.
 pub(crate) struct Source<'a, D> {
     pub(crate) dataset: &'a D,
     pub(crate) seed: u64,
-    pub(crate) pass: &'a Pass,
+    pub(crate) context: &'a EpochContext,
     pub(crate) place: Place,
-    /// Which of the place's rows are made, if the unit is made again: some may be left out.
+    /// Which of the place's rows are made, if the task is made again: some may be left out.
     pub(crate) kept: Option<&'a [usize]>,
     /// What became of samples that failed. Nobody looks there otherwise.
     pub(crate) changes: &'a Mutex<Changes>,
@@ -28,7 +28,7 @@ pub(crate) struct Source<'a, D> {
 }
 
 impl<D: Dataset> Source<'_, D> {
-    /// Whether the unit is made again: it may have other samples than its place says, or fewer.
+    /// Whether the task is made again: it may have other samples than its place says, or fewer.
     pub(crate) fn is_changed(&self) -> bool {
         self.kept.is_some()
     }
@@ -36,13 +36,13 @@ impl<D: Dataset> Source<'_, D> {
     /// Refuses the rows of a batch for which the batch sampler gave nothing to load.
     #[inline]
     pub(crate) fn check(&self) -> Result<(), Failed> {
-        match &self.pass.order {
+        match &self.context.order {
             EpochOrder::Sampled(_) => Ok(()),
-            EpochOrder::Listed(listed) => listed.check_batch(&self.place).map_err(Failed::of_unit),
+            EpochOrder::Listed(listed) => listed.check_batch(&self.place).map_err(Failed::of_task),
         }
     }
 
-    /// How many rows the unit will have.
+    /// How many rows the task will have.
     pub(crate) fn rows_of_batch(&self) -> usize {
         match self.place.is_empty() {
             true => 0,
@@ -75,7 +75,7 @@ impl<D: Dataset> Source<'_, D> {
     /// The generator of the row with this key.
     #[inline]
     fn rng(&self, key: u64) -> SampleRng {
-        SampleRng::new(self.seed, self.place.epoch, key).of_pass(self.pass.short_id)
+        SampleRng::new(self.seed, self.place.epoch, key).of_pass(self.context.short_id)
     }
 
     /// Gets the sample of a row, which is row `in_place` of the place.
@@ -140,7 +140,7 @@ impl<D: Dataset> Source<'_, D> {
             }
             let begins = self
                 .retry
-                .begin(&self.id(row, index), &error, &self.pass.meter);
+                .begin(&self.id(row, index), &error, &self.context.meter);
             if !begins || !self.retry.wait(attempt) {
                 break;
             }
@@ -158,7 +158,7 @@ impl<D: Dataset> Source<'_, D> {
     /// `is_timed`), and how much of that the sampler, in nanoseconds.
     pub(crate) fn announce(&self, rows: Range<usize>, is_timed: bool) -> (u64, u64) {
         // (What an empty batch is like is not announced, because nobody asked for it.)
-        let announced = self.pass.announced.as_ref();
+        let announced = self.context.announced.as_ref();
         let Some(announced) = announced.filter(|_| !self.place.is_empty()) else {
             return (0, 0);
         };
@@ -175,7 +175,7 @@ impl<D: Dataset> Source<'_, D> {
         let row = self.row_of_place(row);
         let mut rng = SampleRng::for_replacement(self.seed, epoch, place.key(row));
         let others = (place.rows as u64).saturating_sub(1);
-        let is_listed = matches!(self.pass.order, EpochOrder::Listed(_));
+        let is_listed = matches!(self.context.order, EpochOrder::Listed(_));
         let mut position = 0;
         for _ in 0..attempt {
             position = match is_listed && others > 0 {
@@ -184,7 +184,7 @@ impl<D: Dataset> Source<'_, D> {
                 false => rng.below(place.samples),
             };
         }
-        self.pass.order.index(epoch, position)
+        self.context.order.index(epoch, position)
     }
 
     #[cold]
@@ -229,7 +229,7 @@ impl<D: Dataset> Source<'_, D> {
             return Some(replaced.index);
         }
         let position = self.place.position(row);
-        let index = AssertUnwindSafe(|| self.pass.order.index(self.place.epoch, position));
+        let index = AssertUnwindSafe(|| self.context.order.index(self.place.epoch, position));
         match std::panic::catch_unwind(index) {
             Ok(index) => Some(index),
             Err(payload) => {
@@ -252,14 +252,14 @@ impl<D: Dataset> Source<'_, D> {
                 error,
             } => Failed {
                 row,
-                ..Failed::of_unit(Error::Collate(Box::new(Misfit {
+                ..Failed::of_task(Error::Collate(Box::new(Misfit {
                     sample: self.id_of_row(row),
                     planned_from: planned_from.map(|row| self.id_of_row(row)),
                     source: error,
                 })))
             },
             Failure::NoMemory { bytes } => Failed::too_large(bytes),
-            Failure::Function(source) => Failed::of_unit(Error::CollateFn {
+            Failure::Function(source) => Failed::of_task(Error::CollateFn {
                 epoch: self.place.epoch,
                 batch: self.place.batch,
                 source,
@@ -286,7 +286,7 @@ impl<D: Dataset> Source<'_, D> {
         };
         Failed {
             row,
-            ..Failed::of_unit(error)
+            ..Failed::of_task(error)
         }
     }
 
@@ -299,17 +299,17 @@ impl<D: Dataset> Source<'_, D> {
         }))
     }
 
-    /// The batch's own code reads a picture on the host that was left to a device, and that cannot be decoded. Without the device, its sample
-    /// fails to load.
+    /// The batch's own code reads a picture on the host that was left to a device, and that cannot be decoded. Without the device, its
+    /// sample fails to load.
     pub(crate) fn not_drawn(&self, NotDrawn { row, error }: NotDrawn) -> Failed {
         Failed {
-            can_remake: true,
+            can_rebuild: true,
             ..Failed::of_sample(row, Error::Sample(self.id_of_row(row), error))
         }
     }
 
     pub(crate) fn collate_panicked(&self, message: String) -> Failed {
-        Failed::of_unit(Error::CollatePanicked {
+        Failed::of_task(Error::CollatePanicked {
             epoch: self.place.epoch,
             batch: self.place.batch,
             message,

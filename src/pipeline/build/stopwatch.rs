@@ -36,7 +36,7 @@ impl Timed {
         }
     }
 
-    /// For a unit that one thread makes. Where batches take microseconds, the split hardly changes, and is measured only now and then.
+    /// For a task that one thread makes. Where batches take microseconds, the split hardly changes, and is measured only now and then.
     pub(crate) fn of_solo(meter: &Meter, batch: u64, all: bool) -> Timed {
         let [whole, each] = [0, 1].map(|of| meter.solo_ns[of].get());
         // (Of the first one, nobody knows how long it takes.)
@@ -220,7 +220,7 @@ impl Stopwatch {
         self.spent(meter, elapsed_ns, sampling, loading + announcing, collating)
     }
 
-    /// Ends a unit of so many rows that one thread made, and says what the time went to.
+    /// Ends a task of so many rows that one thread made, and says what the time went to.
     pub(crate) fn end_solo(mut self, meter: &Meter, rows: usize) -> Spent {
         self.is_in(meter);
         let elapsed_ns = nanoseconds_between(self.started, Instant::now());

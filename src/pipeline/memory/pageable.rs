@@ -1,78 +1,81 @@
-//! Memory for units that need not be page-locked: at once, or, if bytes in flight are limited, when there is room.
+//! Memory for tasks that need not be page-locked: at once, or, if bytes in flight are limited, when there is room.
 
 use crate::batch::Batch;
-use crate::device::{Charge, block_bytes};
+use crate::device::{BytePermit, block_bytes};
 use crate::error::drop_each;
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::Unit;
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::TaskId;
 use crate::pipeline::threads::pipeline::Pipeline;
-use crate::pipeline::traits::{Failed, Work};
+use crate::pipeline::traits::{Build, Failed};
 use crate::sync::Arc;
 
 impl<B: Batch> Pipeline<B> {
-    /// A unit asks for a slab that need not be page-locked.
+    /// A task asks for a slab that need not be page-locked.
     pub(crate) fn ask_pageable(
         &self,
-        pass: &Pass,
-        unit: Unit,
-        work: &dyn Work<B>,
+        context: &EpochContext,
+        task: TaskId,
+        build: &dyn Build<B>,
         bytes: usize,
     ) -> bool {
         // (The ring's blocks are whole pages.)
         let size = block_bytes(bytes).unwrap_or(bytes);
-        let charge = match &self.in_flight {
+        let permit = match &self.byte_budget {
             None => None,
-            Some(in_flight) => {
-                let mut board = self.lock();
-                let Some((line, _)) = board.line_of(pass, unit) else {
+            Some(byte_budget) => {
+                let mut state = self.lock();
+                let Some((session, _)) = state.session_of(context, task) else {
                     return true;
                 };
-                if !line.schedule.want_pageable(unit, size, in_flight.free()) {
+                if !session
+                    .schedule
+                    .want_pageable(task, size, byte_budget.free())
+                {
                     return true; // a worker grants it later
                 }
-                Some(in_flight.charge(size, &pass.meter))
+                Some(byte_budget.permit(size, &context.meter))
             }
         };
         let Some(slab) = self.pageable.take(bytes) else {
             return false;
         };
-        let slab = slab.for_epoch(pass.meter.clone()).charged(charge);
-        let charge = slab.charge();
-        work.grant(slab);
-        let mut board = self.lock();
-        if let Some((line, bin)) = board.line_of(pass, unit) {
-            if charge.is_none() {
-                line.schedule.want(unit, bytes);
+        let slab = slab.for_epoch(context.meter.clone()).charged(permit);
+        let permit = slab.permit();
+        build.grant(slab);
+        let mut state = self.lock();
+        if let Some((session, deferred)) = state.session_of(context, task) {
+            if permit.is_none() {
+                session.schedule.want(task, bytes);
             }
-            line.schedule.granted_pageable(unit);
-            line.slot(unit).charges.add(charge);
-            bin.wake_workers = true;
+            session.schedule.granted_pageable(task);
+            session.data(task).permits.add(permit);
+            deferred.wake_workers = true;
         }
         true
     }
 
-    /// Grants a unit its slab that waited until fewer bytes were in flight.
+    /// Grants a task its slab that waited until fewer bytes were in flight.
     pub(crate) fn grant_held(
         &self,
-        pass: &Pass,
-        unit: Unit,
-        work: Arc<dyn Work<B>>,
+        context: &EpochContext,
+        task: TaskId,
+        build: Arc<dyn Build<B>>,
         bytes: usize,
-        charge: Option<Arc<Charge>>,
+        permit: Option<Arc<BytePermit>>,
     ) {
         let Some(slab) = self.pageable.take(bytes) else {
-            drop_each([work]); // it may be the last holder
-            return self.refuse(pass, unit, Failed::too_large(bytes));
+            drop_each([build]); // it may be the last holder
+            return self.refuse(context, task, Failed::too_large(bytes));
         };
-        let slab = slab.for_epoch(pass.meter.clone()).charged(charge);
-        let charge = slab.charge();
-        work.grant(slab);
-        drop_each([work]);
-        let mut board = self.lock();
-        if let Some((line, bin)) = board.line_of(pass, unit) {
-            line.schedule.granted_pageable(unit);
-            line.slot(unit).charges.add(charge);
-            bin.wake_workers = true;
+        let slab = slab.for_epoch(context.meter.clone()).charged(permit);
+        let permit = slab.permit();
+        build.grant(slab);
+        drop_each([build]);
+        let mut state = self.lock();
+        if let Some((session, deferred)) = state.session_of(context, task) {
+            session.schedule.granted_pageable(task);
+            session.data(task).permits.add(permit);
+            deferred.wake_workers = true;
         }
     }
 }

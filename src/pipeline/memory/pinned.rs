@@ -1,36 +1,36 @@
-//! Slabs for units: granted at once if one is there, otherwise by the pin thread.
+//! Slabs for tasks: granted at once if one is there, otherwise by the pin thread.
 
 use std::panic::AssertUnwindSafe;
 
 use crate::batch::{Batch, Relocation};
-use crate::device::{Account, Coming, HeldOff, Kind, Ring, Slab, block_bytes};
+use crate::device::{Coming, HeldOff, Kind, Ring, Slab, SlabQuota, block_bytes};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result, panic_message};
 use crate::meter::Activity;
-use crate::pipeline::epoch::Pass;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::options::Pinning;
-use crate::pipeline::schedule::{Unit, Want};
+use crate::pipeline::schedule::{TaskId, Want};
 use crate::pipeline::shared::data::Made;
 use crate::pipeline::threads::early::Early;
 use crate::pipeline::threads::pipeline::Pipeline;
-use crate::pipeline::traits::{Failed, Work};
+use crate::pipeline::traits::{Build, Failed};
 use crate::sync::log;
 use crate::sync::{Instant, Ordering, planted};
 use crate::trace::span;
 
-/// What happens to a unit for which the ring has no slab now.
+/// What happens to a task for which the ring has no slab now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Missing {
     /// An upload holds a slab, which comes home without the program doing anything.
     WaitForCopy,
     /// The consumer is busy, or has batches to drop: something will change.
     Sleep,
-    /// Nothing comes home unless the consumer lets go, and it is blocked on this unit: the unit does without.
+    /// Nothing comes home unless the consumer lets go, and it is blocked on this task: the task does without.
     Unpinned,
 }
 
 /// The rule when a slab is missing. `is_coming`: an upload that holds one is in flight. Nothing else counts: a download, a copy into an
-/// existing tensor, and what the program holds may all wait for the program, which waits for this unit.
+/// existing tensor, and what the program holds may all wait for the program, which waits for this task.
 fn missing(is_coming: bool, is_blocked: bool) -> Missing {
     match (is_coming, is_blocked) {
         (true, _) => Missing::WaitForCopy,
@@ -39,9 +39,9 @@ fn missing(is_coming: bool, is_blocked: bool) -> Missing {
     }
 }
 
-/// What became of a unit that wants a slab.
+/// What became of a task that wants a slab.
 pub(crate) enum Served {
-    /// The unit has its slab, or does without.
+    /// The task has its slab, or does without.
     Done,
     /// An upload brings a slab home.
     WaitForCopy(Coming),
@@ -62,41 +62,49 @@ enum Unpinned {
 
 impl<B: Batch> Pipeline<B> {
     /// How the epoch's batches get into page-locked memory, if they do.
-    pub(crate) fn pinning(&self, pass: &Pass) -> Option<&Pinning> {
-        self.options[pass.device].pinning.as_ref()
+    pub(crate) fn pinning(&self, context: &EpochContext) -> Option<&Pinning> {
+        self.options[context.device].pinning.as_ref()
     }
 
-    /// A unit that is being loaded asks for a slab. Usually it is granted one here, from the ring or new. `false`: there is no such
+    /// A task that is being loaded asks for a slab. Usually it is granted one here, from the ring or new. `false`: there is no such
     /// memory.
-    pub(crate) fn ask(&self, pass: &Pass, unit: Unit, work: &dyn Work<B>, bytes: usize) -> bool {
-        let pinning = self.pinning(pass);
+    pub(crate) fn ask(
+        &self,
+        context: &EpochContext,
+        task: TaskId,
+        build: &dyn Build<B>,
+        bytes: usize,
+    ) -> bool {
+        let pinning = self.pinning(context);
         let pinning = pinning.filter(|pinning| !pinning.by_copy);
         let bytes = match pinning {
-            Some(pinning) if !pass.plan().is_cut() => pinning.at_least(bytes),
+            Some(pinning) if !context.plan().is_in_parts() => pinning.at_least(bytes),
             _ => bytes,
         };
         let Some(pinning) = pinning.filter(|_| bytes > 0) else {
-            return self.ask_pageable(pass, unit, work, bytes);
+            return self.ask_pageable(context, task, build, bytes);
         };
         let want = {
-            let mut board = self.lock();
-            let Some((line, _)) = board.line_of(pass, unit) else {
+            let mut state = self.lock();
+            let Some((session, _)) = state.session_of(context, task) else {
                 return true;
             };
-            line.schedule.want(unit, bytes);
-            let account = pass.account.as_ref();
-            let streams = account.is_some_and(|account| account.outgrows_the_cache(bytes));
-            line.schedule.streams(unit, if streams { bytes } else { 0 });
-            line.slot(unit).waiting_since = Some(Instant::now());
-            line.schedule.granting(unit)
+            session.schedule.want(task, bytes);
+            let quota = context.quota.as_ref();
+            let streams = quota.is_some_and(|quota| quota.outgrows_the_cache(bytes));
+            session
+                .schedule
+                .streams(task, if streams { bytes } else { 0 });
+            session.data(task).waiting_since = Some(Instant::now());
+            session.schedule.granting(task)
         };
-        // If an earlier unit waits, it must wait its turn.
+        // If an earlier task waits, it must wait its turn.
         if let Some(want) = want {
-            if let Ok(slab) = self.take(pinning, pass, want) {
-                self.grant_taken(pinning, pass, want, slab);
+            if let Ok(slab) = self.take(pinning, context, want) {
+                self.grant_taken(pinning, context, want, slab);
                 return true;
             }
-            self.not_granted(pass, unit);
+            self.not_granted(context, task);
         }
         if !planted("a slab is asked for in silence") {
             pinning.ring().news().notify();
@@ -104,99 +112,99 @@ impl<B: Batch> Pipeline<B> {
         true
     }
 
-    /// A finished unit has tensors that are not page-locked: the pin thread copies them.
-    pub(crate) fn ask_to_move(&self, pass: &Pass, unit: Unit, made: B, bytes: usize) {
-        let Some(pinning) = self.pinning(pass) else {
-            return self.publish(pass, unit, Ok(Made::Here(made)));
+    /// A finished task has tensors that are not page-locked: the pin thread copies them.
+    pub(crate) fn ask_to_move(&self, context: &EpochContext, task: TaskId, made: B, bytes: usize) {
+        let Some(pinning) = self.pinning(context) else {
+            return self.publish(context, task, Ok(Made::Here(made)));
         };
         let bytes = pinning.at_least(bytes);
-        let mut board = self.lock();
-        let Some((line, bin)) = board.line_of(pass, unit) else {
-            return board.bin.drop_later(made);
+        let mut state = self.lock();
+        let Some((session, deferred)) = state.session_of(context, task) else {
+            return state.deferred.drop_later(made);
         };
-        line.schedule.want_to_move(unit, bytes);
-        let slot = line.slot(unit);
-        slot.outcome = Some(Ok(Made::Here(made)));
-        slot.waiting_since = Some(Instant::now());
+        session.schedule.want_to_move(task, bytes);
+        let data = session.data(task);
+        data.outcome = Some(Ok(Made::Here(made)));
+        data.waiting_since = Some(Instant::now());
         if !planted("a move is asked for in silence") {
-            bin.tell_pin_thread(line.share.device);
+            deferred.tell_pin_thread(session.share.device);
         }
     }
 
     /// Takes a slab from the device's ring, after bringing home those of finished copies. The error: there is none now, and what will
     /// bring one home.
-    fn take(&self, pinning: &Pinning, pass: &Pass, want: Want) -> Result<Slab, Coming> {
-        let Some(account) = &pass.account else {
+    fn take(&self, pinning: &Pinning, context: &EpochContext, want: Want) -> Result<Slab, Coming> {
+        let Some(quota) = &context.quota else {
             return Err(Coming::Nothing);
         };
-        span!("slab", epoch = pass.epoch, unit = want.unit.0);
-        let bar = pass.bar(Activity::Slab, want.unit);
+        span!("slab", epoch = context.epoch, task = want.task.0);
+        let bar = context.bar(Activity::Slab, want.task);
         let start = Instant::now();
         let device = &pinning.device.inner;
-        let size = &self.slab_sizes[account.kind() as usize];
+        let size = &self.slab_sizes[quota.kind() as usize];
         let largest = size.for_batch(want.bytes, |bytes| {
-            self.has_room_for_slabs(pinning, account, bytes)
+            self.has_room_for_slabs(pinning, quota, bytes)
         });
         // Usually one is idle. Only if not, copies are asked whether they have ended.
-        if self.in_flight.is_none()
+        if self.byte_budget.is_none()
             && let Some(slab) = device
                 .ring
-                .reuse_for(account, want.bytes, largest, want.reserve)
+                .reuse_for(quota, want.bytes, largest, want.reserve)
         {
-            pass.meter.pinning_ns.add_since(start);
+            context.meter.pinning_ns.add_since(start);
             if size.saw(want.bytes) {
                 device.ring.news().notify(); // others will be as large
             }
-            return Ok(slab.for_epoch(pass.meter.clone()));
+            return Ok(slab.for_epoch(context.meter.clone()));
         }
         device.settle();
         // Before the ring, so that copies that are no longer in flight have brought their slabs home. If the epoch's own share is
         // used up, only copies of its own slabs help.
-        let own = is_full(account, want).then(|| Account::name(account));
+        let own = is_full(quota, want).then(|| SlabQuota::name(quota));
         let coming = device.coming_home(own);
-        // The ring may make more blocks than the accounts' shares only if no batch's slab will come home.
+        // The ring may make more blocks than the quotas' shares only if no batch's slab will come home.
         let grow = !matches!(coming, Coming::Batch(_) | Coming::Decoding);
-        let charge = match &self.in_flight {
+        let permit = match &self.byte_budget {
             None => None,
-            Some(in_flight) => {
+            Some(byte_budget) => {
                 let bytes = block_bytes(largest).unwrap_or(usize::MAX);
                 let reserved = bytes.saturating_mul(want.reserve);
-                let try_charge = || in_flight.try_charge(bytes, reserved, &pass.meter);
-                let charge = try_charge().or_else(|| {
-                    in_flight.miss();
-                    self.settle_others(pass.device);
-                    try_charge()
+                let try_permit = || byte_budget.try_permit(bytes, reserved, &context.meter);
+                let permit = try_permit().or_else(|| {
+                    byte_budget.miss();
+                    self.settle_others(context.device);
+                    try_permit()
                 });
-                match (charge, &coming) {
+                match (permit, &coming) {
                     (None, Coming::Nothing) if want.is_blocked => {
-                        Some(in_flight.charge(bytes, &pass.meter))
+                        Some(byte_budget.permit(bytes, &context.meter))
                     }
-                    (None, Coming::Nothing) => return Err(self.coming_elsewhere(pass.device)),
+                    (None, Coming::Nothing) => return Err(self.coming_elsewhere(context.device)),
                     (None, _) => return Err(coming),
-                    (charge, _) => charge,
+                    (permit, _) => permit,
                 }
             }
         };
-        let set_aside = match want.is_blocked {
-            true => account.set_aside_last(),
-            false => account.set_aside(want.reserve, 0),
+        let reservation = match want.is_blocked {
+            true => quota.reserve_last(),
+            false => quota.reserve(want.reserve, 0),
         };
-        let slab = set_aside.and_then(|set_aside| {
+        let slab = reservation.and_then(|reservation| {
             let ring = &device.ring;
-            ring.take_for(set_aside, want.bytes, largest, want.reserve, grow)
+            ring.take_for(reservation, want.bytes, largest, want.reserve, grow)
         });
-        pass.meter.pinning_ns.add_since(start);
+        context.meter.pinning_ns.add_since(start);
         drop(bar);
         match slab {
             Some(slab) => {
                 // (Where the budget had no room for one that is larger than the batch, it is as large as that.)
                 let bytes = largest.min(slab.capacity()).max(want.bytes);
-                self.saw_slab(pinning, account, bytes);
-                Ok(slab.for_epoch(pass.meter.clone()).charged(charge))
+                self.saw_slab(pinning, quota, bytes);
+                Ok(slab.for_epoch(context.meter.clone()).charged(permit))
             }
             None => {
-                if let Some(charge) = charge {
-                    charge.give_back(&device.ring);
+                if let Some(permit) = permit {
+                    permit.give_back(&device.ring);
                 }
                 match device.ring.is_beyond_budget(want.bytes) {
                     // No slab that comes home helps a batch that is larger than the whole budget.
@@ -211,20 +219,20 @@ impl<B: Batch> Pipeline<B> {
     pub(crate) fn has_room_for_slabs(
         &self,
         pinning: &Pinning,
-        account: &Account,
+        quota: &SlabQuota,
         bytes: usize,
     ) -> bool {
-        let of_account = account.limit().saturating_mul(bytes);
-        let in_flight = self.in_flight.as_ref();
-        in_flight.is_none_or(|in_flight| of_account <= in_flight.limit())
+        let of_quota = quota.limit().saturating_mul(bytes);
+        let byte_budget = self.byte_budget.as_ref();
+        byte_budget.is_none_or(|byte_budget| of_quota <= byte_budget.limit())
             && pinning.ring().has_room_for_shares(bytes)
     }
 
     /// Notes how large a slab was wanted.
-    pub(crate) fn saw_slab(&self, pinning: &Pinning, account: &Account, bytes: usize) {
-        if self.slab_sizes[account.kind() as usize].saw(bytes) {
-            if self.in_flight.is_some() {
-                account.keep_within(self.slabs_within(account.kind()));
+    pub(crate) fn saw_slab(&self, pinning: &Pinning, quota: &SlabQuota, bytes: usize) {
+        if self.slab_sizes[quota.kind() as usize].saw(bytes) {
+            if self.byte_budget.is_some() {
+                quota.keep_within(self.slabs_within(quota.kind()));
             }
             pinning.ring().news().notify(); // others will be as large
         }
@@ -241,20 +249,20 @@ impl<B: Batch> Pipeline<B> {
             // The ticket first, so as not to sleep through what happens while we look.
             let ticket = news.ticket();
             let waiting = {
-                let mut board = self.lock();
-                if board.is_closed {
+                let mut state = self.lock();
+                if state.is_closed {
                     return;
                 }
-                board.lines.waiting(device)
+                state.sessions.waiting(device)
             };
             // With nothing to serve, it does not matter which slabs come and go.
             let _interest = (!waiting.is_empty()).then(|| news.interest());
             let mut awaited = None;
             let mut staged = None;
             let mut progress = false;
-            for (pass, unit) in waiting {
-                let serve = || self.serve(pinning, &pass, unit);
-                match self.catch_panics(&pass, &[unit], serve) {
+            for (context, task) in waiting {
+                let serve = || self.serve(pinning, &context, task);
+                match self.catch_panics(&context, &[task], serve) {
                     Some(Served::Done) | None => progress = true,
                     Some(Served::WaitForCopy(coming)) => {
                         staged = staged.or_else(|| hold_off(pinning, &coming));
@@ -276,21 +284,21 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Without workers, the consumer tries to get its unit a slab, and waits if that helps. `held_off` lasts until the next try and no
-    /// longer: loading the unit may take long, and may copy to the device itself.
+    /// Without workers, the consumer tries to get its task a slab, and waits if that helps. `held_off` lasts until the next try and no
+    /// longer: loading the task may take long, and may copy to the device itself.
     pub(crate) fn serve_here(
         &self,
         pinning: &Pinning,
-        pass: &Pass,
-        unit: Unit,
+        context: &EpochContext,
+        task: TaskId,
         held_off: &mut Option<HeldOff>,
     ) {
         let news = pinning.ring().news();
         // Until the wait is over, so as not to miss news between the look and the wait.
         let _interest = news.interest();
         let ticket = news.ticket();
-        let serve = || self.serve(pinning, pass, unit);
-        let coming = match self.catch_panics(pass, &[unit], serve) {
+        let serve = || self.serve(pinning, context, task);
+        let coming = match self.catch_panics(context, &[task], serve) {
             Some(Served::WaitForCopy(coming)) => coming,
             _ => return *held_off = None,
         };
@@ -315,23 +323,23 @@ impl<B: Batch> Pipeline<B> {
         })
     }
 
-    /// Tries to grant a waiting unit its slab.
-    fn serve(&self, pinning: &Pinning, pass: &Pass, unit: Unit) -> Served {
+    /// Tries to grant a waiting task its slab.
+    fn serve(&self, pinning: &Pinning, context: &EpochContext, task: TaskId) -> Served {
         let want = {
-            let mut board = self.lock();
-            let line = board.line_of(pass, unit);
-            line.and_then(|(line, _)| line.schedule.granting(unit))
+            let mut state = self.lock();
+            let session = state.session_of(context, task);
+            session.and_then(|(session, _)| session.schedule.granting(task))
         };
-        // Somebody else may have served the unit meanwhile, or its epoch is gone.
+        // Somebody else may have served the task meanwhile, or its epoch is gone.
         let Some(want) = want else {
             return Served::Done;
         };
         let news = pinning.ring().news();
         let _interest = news.interest();
         let ticket = news.ticket();
-        let coming = match self.take(pinning, pass, want) {
+        let coming = match self.take(pinning, context, want) {
             Ok(slab) => {
-                self.grant_taken(pinning, pass, want, slab);
+                self.grant_taken(pinning, context, want, slab);
                 return Served::Done;
             }
             Err(coming) => coming,
@@ -340,144 +348,166 @@ impl<B: Batch> Pipeline<B> {
         let served = match missing(is_coming, want.is_blocked) {
             // If a slab came home meanwhile, or a copy was enqueued, look again: going without cannot be undone.
             Missing::Unpinned if news.ticket() == ticket => {
-                self.warn_once(pinning, pass, want);
+                self.warn_once(pinning, context, want);
                 pinning.ring().count_missed();
-                self.go_without(pinning, pass, want, None);
+                self.go_without(pinning, context, want, None);
                 return Served::Done;
             }
             Missing::Unpinned => Served::Done,
             Missing::WaitForCopy => Served::WaitForCopy(coming),
             Missing::Sleep => Served::Sleep,
         };
-        self.not_granted(pass, unit);
+        self.not_granted(context, task);
         served
     }
 
-    /// Grants a unit the slab that the ring had for it.
-    fn grant_taken(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Slab) {
+    /// Grants a task the slab that the ring had for it.
+    fn grant_taken(&self, pinning: &Pinning, context: &EpochContext, want: Want, slab: Slab) {
         match slab.is_page_locked() {
-            true => self.grant(pass, want, Some(slab), None),
-            false => self.go_without(pinning, pass, want, Some(slab)),
+            true => self.grant(context, want, Some(slab), None),
+            false => self.go_without(pinning, context, want, Some(slab)),
         }
     }
 
-    /// The unit is not page-locked: either the system did not lock the slab's pages, or there is no slab, none will come home, and
-    /// the consumer is blocked on the unit.
-    fn go_without(&self, pinning: &Pinning, pass: &Pass, want: Want, slab: Option<Slab>) {
+    /// The task is not page-locked: either the system did not lock the slab's pages, or there is no slab, none will come home, and
+    /// the consumer is blocked on the task.
+    fn go_without(
+        &self,
+        pinning: &Pinning,
+        context: &EpochContext,
+        want: Want,
+        slab: Option<Slab>,
+    ) {
         let why = match slab {
             Some(_) => Unpinned::Unlockable,
-            None if holds_all(pass, want) => Unpinned::HeldByProgram,
+            None if holds_all(context, want) => Unpinned::HeldByProgram,
             None => Unpinned::OverBudget,
         };
         if !pinning.strict {
-            return self.grant(pass, want, slab, Some(why));
+            return self.grant(context, want, slab, Some(why));
         }
-        count_unpinned(pass, want, why);
+        count_unpinned(context, want, why);
         let ring = pinning.ring();
         let error = match why {
             Unpinned::Unlockable => ring.unlockable(want.bytes),
             Unpinned::OverBudget => ring.refusal(want.bytes),
             Unpinned::HeldByProgram => Error::Pinned {
                 bytes: want.bytes,
-                reason: held_by_program(pass),
+                reason: held_by_program(context),
             },
         };
         drop(slab);
         match want.moves {
-            true => self.publish(pass, want.unit, Err(error)),
-            false => self.refuse(pass, want.unit, Failed::of_unit(error)),
+            true => self.publish(context, want.task, Err(error)),
+            false => self.refuse(context, want.task, Failed::of_task(error)),
         }
     }
 
-    fn warn_once(&self, pinning: &Pinning, pass: &Pass, want: Want) {
+    fn warn_once(&self, pinning: &Pinning, context: &EpochContext, want: Want) {
         if !self.has_warned.swap(true, Ordering::Relaxed) {
-            let why = match holds_all(pass, want) {
-                true => held_by_program(pass),
+            let why = match holds_all(context, want) {
+                true => held_by_program(context),
                 false => pinning.ring().over_budget(want.bytes),
             };
             log::warn!("a batch of {} bytes goes unpinned: {why}", want.bytes);
         }
     }
 
-    /// Grants a unit its slab, or, where there is none, a pageable one.
-    fn grant(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
+    /// Grants a task its slab, or, where there is none, a pageable one.
+    fn grant(
+        &self,
+        context: &EpochContext,
+        want: Want,
+        slab: Option<Slab>,
+        unpinned: Option<Unpinned>,
+    ) {
         if want.moves {
             // (Without a page-locked slab, it stays where it is.)
-            return self.relocate(pass, want, slab, unpinned);
+            return self.relocate(context, want, slab, unpinned);
         }
         let slab = slab.or_else(|| {
             // (It cannot wait any longer.)
-            let charge = self.in_flight.as_ref();
-            let charge = charge.map(|in_flight| in_flight.charge(want.bytes, &pass.meter));
+            let permit = self.byte_budget.as_ref();
+            let permit = permit.map(|byte_budget| byte_budget.permit(want.bytes, &context.meter));
             let slab = self.pageable.take(want.bytes)?;
-            Some(slab.for_epoch(pass.meter.clone()).charged(charge))
+            Some(slab.for_epoch(context.meter.clone()).charged(permit))
         });
-        let charge = slab.as_ref().and_then(Slab::charge);
-        let work = self.with_slot(pass, want.unit, |slot| {
-            slot.charges.add(charge);
-            slot.is_unpinned = unpinned.is_some();
-            slot.work.clone()
+        let permit = slab.as_ref().and_then(Slab::permit);
+        let build = self.with_data(context, want.task, |data| {
+            data.permits.add(permit);
+            data.is_unpinned = unpinned.is_some();
+            data.build.clone()
         });
-        let Some(Some(work)) = work else { return };
+        let Some(Some(build)) = build else { return };
         let Some(slab) = slab else {
-            drop(work);
-            return self.refuse(pass, want.unit, Failed::too_large(want.bytes));
+            drop(build);
+            return self.refuse(context, want.task, Failed::too_large(want.bytes));
         };
         if let Some(why) = unpinned {
-            count_unpinned(pass, want, why);
+            count_unpinned(context, want, why);
         }
-        work.grant(slab);
-        drop(work); // before the report: whoever finishes the unit must be its only holder
-        let mut board = self.lock();
-        let Some((line, bin)) = board.line_of(pass, want.unit) else {
+        build.grant(slab);
+        drop(build); // before the report: whoever finishes the task must be its only holder
+        let mut state = self.lock();
+        let Some((session, deferred)) = state.session_of(context, want.task) else {
             return;
         };
-        line.schedule.granted(want.unit);
-        count_wait(pass, want.unit, line.slot(want.unit).waiting_since.take());
-        // Until now its slab counted both as out and as reserved, and another unit may have been refused because of that.
+        session.schedule.granted(want.task);
+        count_wait(
+            context,
+            want.task,
+            session.data(want.task).waiting_since.take(),
+        );
+        // Until now its slab counted both as out and as reserved, and another task may have been refused because of that.
         if !planted("a slab is granted in silence") {
-            line.tell_if_waiting(bin);
+            session.tell_if_waiting(deferred);
         }
-        bin.wake_workers = true;
+        deferred.wake_workers = true;
     }
 
-    /// Copies a finished unit into its slab.
-    fn relocate(&self, pass: &Pass, want: Want, slab: Option<Slab>, unpinned: Option<Unpinned>) {
-        let unit = want.unit;
-        let charge = slab.as_ref().and_then(Slab::charge);
-        let Some(Some(Ok(Made::Here(made)))) = self.with_slot(pass, unit, |slot| {
-            slot.charges.add(charge);
-            count_wait(pass, unit, slot.waiting_since.take());
-            slot.outcome.take()
+    /// Copies a finished task into its slab.
+    fn relocate(
+        &self,
+        context: &EpochContext,
+        want: Want,
+        slab: Option<Slab>,
+        unpinned: Option<Unpinned>,
+    ) {
+        let task = want.task;
+        let permit = slab.as_ref().and_then(Slab::permit);
+        let Some(Some(Ok(Made::Here(made)))) = self.with_data(context, task, |data| {
+            data.permits.add(permit);
+            count_wait(context, task, data.waiting_since.take());
+            data.outcome.take()
         }) else {
             return;
         };
         let (Some(slab), None) = (slab, unpinned) else {
             let why = unpinned.unwrap_or(Unpinned::OverBudget);
-            count_unpinned(pass, want, why);
-            self.with_slot(pass, unit, |slot| slot.is_unpinned = true);
-            return self.publish(pass, unit, Ok(Made::Here(made)));
+            count_unpinned(context, want, why);
+            self.with_data(context, task, |data| data.is_unpinned = true);
+            return self.publish(context, task, Ok(Made::Here(made)));
         };
-        span!("pin", epoch = pass.epoch, unit = unit.0);
-        let bar = pass.bar(Activity::Pin, unit);
+        span!("pin", epoch = context.epoch, task = task.0);
+        let bar = context.bar(Activity::Pin, task);
         let start = Instant::now();
         let moved = std::panic::catch_unwind(AssertUnwindSafe(|| {
             made.relocate(&mut Relocation::new(slab))
         }));
-        pass.meter.pinning_ns.add_since(start);
+        context.meter.pinning_ns.add_since(start);
         drop(bar);
         match moved {
-            Ok(made) => self.hand_over(pass, unit, made),
+            Ok(made) => self.hand_over(context, task, made),
             Err(payload) => {
-                let error = pass.collate_panicked(unit, panic_message(payload));
-                self.publish(pass, unit, Err(error));
+                let error = context.collate_panicked(task, panic_message(payload));
+                self.publish(context, task, Err(error));
             }
         }
     }
 
-    fn not_granted(&self, pass: &Pass, unit: Unit) {
-        if let Some((line, _)) = self.lock().line_of(pass, unit) {
-            line.schedule.not_granted(unit);
+    fn not_granted(&self, context: &EpochContext, task: TaskId) {
+        if let Some((session, _)) = self.lock().session_of(context, task) {
+            session.schedule.not_granted(task);
         }
     }
 }
@@ -490,35 +520,35 @@ fn event_of(coming: Coming) -> Option<RawEvent> {
     }
 }
 
-/// While a unit waits for slabs of staged uploads, no other upload is staged, so that the wait ends.
+/// While a task waits for slabs of staged uploads, no other upload is staged, so that the wait ends.
 fn hold_off(pinning: &Pinning, coming: &Coming) -> Option<HeldOff> {
     let staged = &pinning.device.inner.staged;
     matches!(coming, Coming::Other(_) | Coming::Staged).then(|| staged.hold_off())
 }
 
 /// Whether the epoch's own share is used up, whatever the budget.
-fn holds_all(pass: &Pass, want: Want) -> bool {
-    let account = pass.account.as_ref();
-    account.is_some_and(|account| is_full(account, want))
+fn holds_all(context: &EpochContext, want: Want) -> bool {
+    let quota = context.quota.as_ref();
+    quota.is_some_and(|quota| is_full(quota, want))
 }
 
-fn is_full(account: &Account, want: Want) -> bool {
+fn is_full(quota: &SlabQuota, want: Want) -> bool {
     match want.is_blocked {
-        true => account.is_full_for_last(),
-        false => account.is_full(want.reserve),
+        true => quota.is_full_for_last(),
+        false => quota.is_full(want.reserve),
     }
 }
 
-fn held_by_program(pass: &Pass) -> String {
-    let slabs = pass.account.as_ref().map_or(0, |account| account.limit());
+fn held_by_program(context: &EpochContext) -> String {
+    let slabs = context.quota.as_ref().map_or(0, |quota| quota.limit());
     format!(
         "the program holds all page-locked slabs of its epoch ({slabs}), and waits for one more. Drop batches or send them to \
          the device before taking the next, or (with workers) raise prefetch"
     )
 }
 
-fn count_unpinned(pass: &Pass, want: Want, why: Unpinned) {
-    let meter = &pass.meter;
+fn count_unpinned(context: &EpochContext, want: Want, why: Unpinned) {
+    let meter = &context.meter;
     meter.unpinned.add(1);
     match why {
         Unpinned::HeldByProgram => {}
@@ -530,11 +560,11 @@ fn count_unpinned(pass: &Pass, want: Want, why: Unpinned) {
     }
 }
 
-fn count_wait(pass: &Pass, unit: Unit, since: Option<Instant>) {
+fn count_wait(context: &EpochContext, task: TaskId, since: Option<Instant>) {
     if let Some(since) = since {
-        let waited = pass.meter.slab_wait_ns.add_since(since);
-        pass.meter.slab_wait_times.count(waited);
-        if let Some(subject) = pass.subject(unit) {
+        let waited = context.meter.slab_wait_ns.add_since(since);
+        context.meter.slab_wait_times.count(waited);
+        if let Some(subject) = context.subject(task) {
             subject.waited_for_slab(since);
         }
     }

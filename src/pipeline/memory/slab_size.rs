@@ -1,9 +1,10 @@
 //! How large slabs of one kind are made.
 //!
 //! Where all batches have one size, slabs are as large as a batch and not a byte more. Where batches grow (a curriculum, an evaluation
-//! that is sorted by length), every slab would soon be too small, and page-locking takes longer than filling one. So from the second time on
-//! that a batch is larger than all before, slabs are made a quarter larger than it, if there is room for that: then few sizes come between the
-//! smallest batch and the largest. (Not the first time: an epoch may begin with a short batch, the rest of one that was interrupted.)
+//! that is sorted by length), every slab would soon be too small, and page-locking takes longer than filling one. So from the second time
+//! on that a batch is larger than all before, slabs are made a quarter larger than it, if there is room for that: then few sizes come
+//! between the smallest batch and the largest. (Not the first time: an epoch may begin with a short batch, the rest of one that was
+//! interrupted.)
 
 use crate::sync::{AtomicUsize, Ordering};
 

@@ -1,9 +1,9 @@
-//! Plans: how the units of one epoch are made, as a pure function of what is known when its first unit is opened.
+//! Plans: how the tasks of one epoch are made, as a pure function of what is known when its first task is opened.
 
 use super::delivered::Given;
 use super::lister::Batching;
-use super::options::{Options, Portion};
-use super::partition::{Cut, Even};
+use super::options::{DeviceShard, Options};
+use super::partition::{Even, Partition};
 use crate::device::Kind;
 use crate::tensor::Offload;
 use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, MOST_RUNS_AHEAD, SLABS_IN_TURN};
@@ -71,36 +71,36 @@ pub(crate) struct Machine {
     pub(crate) least_part_bytes: usize,
 }
 
-/// How the units of one epoch are made. It does not change once the first of them is open.
+/// How the tasks of one epoch are made. It does not change once the first of them is open.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct EpochPlan {
-    pub(crate) cut: Cut,
-    /// How many units may be ahead of the consumer.
+    pub(crate) partition: Partition,
+    /// How many tasks may be ahead of the consumer.
     pub(crate) window: usize,
     /// How many slabs the epoch may have.
     pub(crate) slabs: usize,
-    /// How many slabs fit in the cache together, if units are parts: as long as loading is little more than copying, window and
+    /// How many slabs fit in the cache together, if tasks are parts: as long as loading is little more than copying, window and
     /// slabs are no larger.
     pub(crate) resident: Option<usize>,
-    /// How many slabs of the ring a unit may need until it is ready: two if it may be built in one and moved to another.
-    pub(crate) slabs_per_unit: usize,
-    /// Units may be made from end to end by one thread each: there is no slab to wait for, or a run of them shares one that is there.
+    /// How many slabs of the ring a task may need until it is ready: two if it may be built in one and moved to another.
+    pub(crate) slabs_per_task: usize,
+    /// Tasks may be made from end to end by one thread each: there is no slab to wait for, or a run of them shares one that is there.
     pub(crate) solo: Option<Solo>,
-    /// How many slabs more the epoch may have once runs of page-locked units share them.
+    /// How many slabs more the epoch may have once runs of page-locked tasks share them.
     pub(crate) more_slabs: usize,
-    /// How many bytes a sample has, where units are cut for the cache; 0 otherwise.
+    /// How many bytes a sample has, where tasks are cut for the cache; 0 otherwise.
     pub(crate) streamed_bytes: u64,
-    /// The items of units are pulled from a stream, whose end is not known.
+    /// The items of tasks are pulled from a stream, whose end is not known.
     pub(crate) pulls: Option<Pulls>,
-    /// Units are delivered in the order in which they are ready.
+    /// Tasks are delivered in the order in which they are ready.
     pub(crate) any_order: bool,
     /// How many bytes may be in flight.
     pub(crate) bound: Option<Bound>,
-    /// Which of the cut's batches were given out before the epoch was resumed: no units are made of them.
+    /// Which of the cut's batches were given out before the epoch was resumed: no tasks are made of them.
     pub(crate) given: Given,
 }
 
-/// How many bytes the units of a line may have together.
+/// How many bytes the tasks of a session may have together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Bound {
     pub(crate) bytes: usize,
@@ -116,19 +116,19 @@ pub(crate) struct Pulls {
     pub(crate) before_loading: bool,
 }
 
-/// How units are made by one thread each.
+/// How tasks are made by one thread each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Solo {
     /// How many workers share them; 0: the consumer makes them.
     pub(crate) workers: usize,
-    /// Units that take microseconds may be further ahead than the window says.
+    /// Tasks that take microseconds may be further ahead than the window says.
     pub(crate) grows: bool,
     /// They are page-locked: only those that take microseconds are made so, and only if the ring has a slab for them.
     pub(crate) is_pinned: bool,
 }
 
 impl Solo {
-    /// How many runs of units are in the window, so that there is one for each worker, and one that is ready.
+    /// How many runs of tasks are in the window, so that there is one for each worker, and one that is ready.
     pub(crate) fn runs(self) -> usize {
         let runs = self.workers.saturating_mul(2).max(1);
         match self.is_pinned {
@@ -147,26 +147,32 @@ pub(crate) fn plan(
     machine: Option<Machine>,
     hints: Hints,
     destination: Destination,
-    cut: Cut,
+    partition: Partition,
     is_followed: bool,
 ) -> EpochPlan {
-    let parts = match &cut {
-        Cut::Even(even) => Parts::of(options, machine, hints, *even),
-        Cut::Listed(_) => None,
+    let parts = match &partition {
+        Partition::Even(even) => Parts::of(options, machine, hints, *even),
+        Partition::Listed(_) => None,
     };
     let solo = Solo {
         workers: options.workers,
         grows: options.prefetch_grows && options.workers > 0,
         is_pinned: options.pinning.is_some(),
     };
-    // (Who is alone with a unit cannot wait for memory.)
+    // (Who is alone with a task cannot wait for memory.)
     let may_be_solo = match &options.pinning {
         None => true,
         Some(pinning) => hints.have_one_size && !pinning.by_copy,
     };
     let is_solo = may_be_solo && !options.is_stream && options.max_bytes.is_none();
-    let slabs =
-        |prefetch| options.slabs_for(prefetch, destination.depth(), cut.batches(), is_followed);
+    let slabs = |prefetch| {
+        options.slabs_for(
+            prefetch,
+            destination.depth(),
+            partition.batches(),
+            is_followed,
+        )
+    };
     let whole = EpochPlan {
         window: options.prefetch,
         slabs: slabs(options.prefetch),
@@ -175,9 +181,9 @@ pub(crate) fn plan(
             true => slabs(options.prefetch.max(2 * solo.runs())) - slabs(options.prefetch),
             false => 0,
         },
-        cut,
+        partition,
         resident: None,
-        slabs_per_unit: match &options.pinning {
+        slabs_per_task: match &options.pinning {
             None => 0,
             Some(pinning) if pinning.by_copy || !hints.may_be_elsewhere => 1,
             Some(_) => 2,
@@ -194,22 +200,22 @@ pub(crate) fn plan(
         }),
         given: Given::default(),
     };
-    let may_be_cut = match destination {
+    let may_be_in_parts = match destination {
         Destination::Device { pins, offload, .. } => pins && offload.gathers.is_some(),
         Destination::Host => false,
     };
-    let Some(parts) = parts.filter(|_| may_be_cut) else {
+    let Some(parts) = parts.filter(|_| may_be_in_parts) else {
         return whole;
     };
-    let count = parts.cut.parts_per_batch() as usize;
-    let units = usize::try_from(parts.cut.units()).unwrap_or(usize::MAX);
+    let count = parts.partition.parts_per_batch() as usize;
+    let tasks = usize::try_from(parts.partition.tasks()).unwrap_or(usize::MAX);
     EpochPlan {
-        cut: Cut::Even(parts.cut),
+        partition: Partition::Even(parts.partition),
         window: options.prefetch.saturating_mul(count),
         // For the open batches, and one on its way.
         slabs: count
             .saturating_mul(options.prefetch.saturating_add(1))
-            .min(units),
+            .min(tasks),
         resident: Some(parts.resident),
         solo: None,
         more_slabs: 0,
@@ -224,19 +230,19 @@ pub(crate) fn destination_matters(
     machine: Option<Machine>,
     hints: Hints,
 ) -> bool {
-    let is_cut = || match &options.batching {
+    let is_in_parts = || match &options.batching {
         Batching::Even(even) => {
-            let even = options.even(even, Portion::WHOLE);
+            let even = options.even(even, DeviceShard::WHOLE);
             Parts::of(options, machine, hints, even).is_some()
         }
         Batching::Listed(_) => false,
     };
-    hints.is_gatherable || hints.has_pictures || is_cut()
+    hints.is_gatherable || hints.has_pictures || is_in_parts()
 }
 
 /// How batches are cut into parts.
 struct Parts {
-    cut: Even,
+    partition: Even,
     /// How many of their slabs stay in the cache together.
     resident: usize,
     sample_bytes: usize,
@@ -246,7 +252,12 @@ impl Parts {
     /// Cuts batches so that the slabs in use stay in the last-level cache until the device has read them. `None`: they fit
     /// anyway, or the size of samples is not known.
     /// ([`RESIDENT_CACHE_SHARE`](crate::tuning::RESIDENT_CACHE_SHARE) says what that is worth.)
-    fn of(options: &Options, machine: Option<Machine>, hints: Hints, cut: Even) -> Option<Parts> {
+    fn of(
+        options: &Options,
+        machine: Option<Machine>,
+        hints: Hints,
+        partition: Even,
+    ) -> Option<Parts> {
         // (Parts of one batch come one after the other.)
         let machine = machine.filter(|_| !options.any_order)?;
         let pinning = options.pinning.as_ref()?;
@@ -254,18 +265,18 @@ impl Parts {
         let sample_bytes = hints
             .sample_bytes
             .filter(|_| !pinning.by_copy && !hints.is_gatherable)?;
-        let batch_bytes = sample_bytes.checked_mul(cut.full_rows())?;
+        let batch_bytes = sample_bytes.checked_mul(partition.full_rows())?;
         // Of a resumed epoch as of a whole one: those that follow must be cut alike.
-        let batches = cut.from(0).batches();
+        let batches = partition.from(0).batches();
         let slabs = options.slabs_for(options.prefetch, DEFAULT_DEPTH_BATCHES, batches, false);
         if batch_bytes.saturating_mul(slabs) <= machine.resident_bytes {
             return None;
         }
         let part_bytes = (machine.resident_bytes / SLABS_IN_TURN).max(machine.least_part_bytes);
-        let cut = cut.into_parts(batch_bytes.div_ceil(part_bytes.max(1)));
-        let part_bytes = cut.part_rows().saturating_mul(sample_bytes).max(1);
-        (cut.parts_per_batch() > 1 && cut.batches() > 0).then_some(Parts {
-            cut,
+        let partition = partition.into_parts(batch_bytes.div_ceil(part_bytes.max(1)));
+        let part_bytes = partition.part_rows().saturating_mul(sample_bytes).max(1);
+        (partition.parts_per_batch() > 1 && partition.batches() > 0).then_some(Parts {
+            partition,
             resident: (machine.resident_bytes / part_bytes).max(FEWEST_SLABS_IN_TURN),
             sample_bytes,
         })
@@ -273,19 +284,19 @@ impl Parts {
 }
 
 impl EpochPlan {
-    /// How many units the epoch has.
-    pub(crate) fn units(&self) -> u64 {
-        self.cut.units().saturating_sub(self.given.count())
+    /// How many tasks the epoch has.
+    pub(crate) fn tasks(&self) -> u64 {
+        self.partition.tasks().saturating_sub(self.given.count())
     }
 
     /// Whether batches travel in parts.
-    pub(crate) fn is_cut(&self) -> bool {
-        self.cut.parts_per_batch() > 1
+    pub(crate) fn is_in_parts(&self) -> bool {
+        self.partition.parts_per_batch() > 1
     }
 
     /// What slabs are for.
     pub(crate) fn kind(&self) -> Kind {
-        match self.is_cut() {
+        match self.is_in_parts() {
             true => Kind::Part,
             false => Kind::Whole,
         }
@@ -301,7 +312,7 @@ impl EpochPlan {
 
     /// Whether an epoch of this plan can follow one of the other as if they were one epoch, with the same slabs.
     pub(crate) fn joins(&self, before: &EpochPlan) -> bool {
-        self.cut.is_like(&before.cut) && self.solo == before.solo
+        self.partition.is_like(&before.partition) && self.solo == before.solo
     }
 }
 
@@ -326,8 +337,8 @@ mod tests {
                 sharding: Sharding::Slices,
             }),
             last_batch: LastBatch::Partial,
-            lane: 0,
-            lanes: 1,
+            shard: 0,
+            shards: 1,
             workers: 4,
             is_auto: false,
             cores: None,
@@ -367,7 +378,7 @@ mod tests {
             machine,
             hints,
             destination,
-            options.cut(start, Portion::WHOLE),
+            options.partition(start, DeviceShard::WHOLE),
             is_followed,
         )
     }
@@ -383,13 +394,13 @@ mod tests {
         }
     }
 
-    /// What changes from case to case, as one line.
+    /// What changes from case to case, as one session.
     fn summary(plan: &EpochPlan) -> String {
         format!(
-            "{} units, {} parts of {} rows; window {}, slabs {} (+ {}), resident {:?}; solo {:?}; streamed {}",
-            plan.cut.units(),
-            plan.cut.parts_per_batch(),
-            plan.cut.usual_rows(),
+            "{} tasks, {} parts of {} rows; window {}, slabs {} (+ {}), resident {:?}; solo {:?}; streamed {}",
+            plan.partition.tasks(),
+            plan.partition.parts_per_batch(),
+            plan.partition.usual_rows(),
             plan.window,
             plan.slabs,
             plan.more_slabs,
@@ -433,14 +444,14 @@ mod tests {
             options.pinning.as_mut().unwrap().by_copy = true;
             options
         };
-        let whole = "16 units, 1 parts of 64 rows; window 2, slabs 5 (+ 14), resident None; solo Some((4, true, true)); streamed 0";
-        let shared = "16 units, 1 parts of 64 rows; window 2, slabs 5 (+ 0), resident None; solo None; streamed 0";
-        let parts = "47 units, 3 parts of 22 rows; window 6, slabs 9 (+ 0), resident Some(7); solo None; streamed 600000";
+        let whole = "16 tasks, 1 parts of 64 rows; window 2, slabs 5 (+ 14), resident None; solo Some((4, true, true)); streamed 0";
+        let shared = "16 tasks, 1 parts of 64 rows; window 2, slabs 5 (+ 0), resident None; solo None; streamed 0";
+        let parts = "47 tasks, 3 parts of 22 rows; window 6, slabs 9 (+ 0), resident Some(7); solo None; streamed 600000";
         let host = Destination::Host;
         #[rustfmt::skip]
         let table = [
             ("not pinned", plan(&options(false), None, unknown, host, 0, false),
-             "16 units, 1 parts of 64 rows; window 2, slabs 5 (+ 0), resident None; solo Some((4, true, false)); streamed 0"),
+             "16 tasks, 1 parts of 64 rows; window 2, slabs 5 (+ 0), resident None; solo Some((4, true, false)); streamed 0"),
             ("to the host", plan(&options(true), h200, images, host, 0, false), whole),
             ("followed", plan(&options(true), h200, images, host, 0, true), whole),
             ("to the device", plan(&options(true), h200, images, device(1, true), 0, false), parts),
@@ -449,7 +460,7 @@ mod tests {
             ("to another device", plan(&options(true), h200, images, device(1, false), 0, false), whole),
             ("small samples", plan(&options(true), h200, numbers, device(1, true), 0, false), whole),
             ("small samples, deeper", plan(&options(true), h200, numbers, device(4, true), 0, false),
-             "16 units, 1 parts of 64 rows; window 2, slabs 8 (+ 14), resident None; solo Some((4, true, true)); streamed 0"),
+             "16 tasks, 1 parts of 64 rows; window 2, slabs 8 (+ 14), resident None; solo Some((4, true, true)); streamed 0"),
             ("samples that nobody knows", plan(&options(true), h200, unknown, device(1, true), 0, false), whole),
             ("gathered samples", plan(&options(true), h200, registered, device(1, true), 0, false), whole),
             ("by copy", plan(&by_copy, h200, images, device(1, true), 0, false), shared),
@@ -468,8 +479,8 @@ mod tests {
         assert!(!find("to the device").joins(&find("to the host")));
         assert!(!find("to the host").joins(&find("not pinned")));
         // Slabs follow what loading turned out to be.
-        let cut = find("to the device");
-        assert_eq!((cut.slabs(false), cut.slabs(true)), (7, 9));
+        let partition = find("to the device");
+        assert_eq!((partition.slabs(false), partition.slabs(true)), (7, 9));
         // Loading waits for the destination where it makes a difference.
         let matters = |hints| destination_matters(&options(true), h200, hints);
         assert_eq!(

@@ -49,7 +49,7 @@ impl Sampled {
 /// Of positions that are asked for one by one, so many are timed by one.
 const POSITIONS_PER_TIMED_ONE: usize = 16;
 
-/// The indices of a unit's samples, taken from the order a few dozen at a time.
+/// The indices of a task's samples, taken from the order a few dozen at a time.
 pub(crate) struct Indices<'a> {
     order: &'a EpochOrder,
     place: Place,

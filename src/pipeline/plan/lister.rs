@@ -79,7 +79,7 @@ impl Batching {
 }
 
 /// A batch sampler, and the lists that it gave last. An epoch's lists are made once, by whoever needs them first; others wait. (It is
-/// the program's code, so nobody asks under the board's lock.)
+/// the program's code, so nobody asks under the shared lock.)
 pub(crate) struct Lister {
     sampler: Arc<dyn BatchSampler>,
     on_empty: OnEmpty,
@@ -178,17 +178,17 @@ impl Lister {
         Arc::clone(lists)
     }
 
-    /// What epoch 0 is like; `cut` says which of its lists this rank gets.
-    pub(crate) fn first(&self, cut: impl FnOnce(Arc<Lists>) -> Listed) -> FirstEpoch {
+    /// What epoch 0 is like; `partition` says which of its lists this rank gets.
+    pub(crate) fn first(&self, partition: impl FnOnce(Arc<Lists>) -> Listed) -> FirstEpoch {
         self.refuse_itself();
         if let Some(first) = self.first.get() {
             return *first;
         }
         // (Nobody waits here while the program's code makes the lists: they wait for the lists.)
-        let cut = cut(self.lists(0));
+        let partition = partition(self.lists(0));
         *self.first.get_or_init(|| FirstEpoch {
-            batches: cut.batches(),
-            most_rows: cut.most_rows(),
+            batches: partition.batches(),
+            most_rows: partition.most_rows(),
         })
     }
 

@@ -4,20 +4,20 @@ use std::time::Duration;
 
 use super::epoch_plan::{Destination, Machine};
 use super::lister::{Batching, EvenBatching, FirstEpoch};
-use super::partition::{Cut, EpochOrder, Even, LastBatch, Listed, Lists, Start};
+use super::partition::{EpochOrder, Even, LastBatch, Listed, Lists, Partition, Start};
 use crate::device::{Device, Ring};
 use crate::sync::Arc;
 use crate::system::numa::Cores;
 use crate::tensor::Offload;
 
-/// How the epochs of a line are loaded: what the builder was told.
+/// How the epochs of a session are loaded: what the builder was told.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) batching: Batching,
     pub(crate) last_batch: LastBatch,
     /// Which of how many ranks this one is.
-    pub(crate) lane: u64,
-    pub(crate) lanes: u64,
+    pub(crate) shard: u64,
+    pub(crate) shards: u64,
     pub(crate) workers: usize,
     /// Their number was left to the loader: not all of them need load.
     pub(crate) is_auto: bool,
@@ -63,10 +63,10 @@ impl Pinning {
     }
 }
 
-/// Which of how many consumers of this rank a line is for, and on which device. Each has batches of its own, as if it were a rank.
+/// Which of how many consumers of this rank a session is for, and on which device. Each has batches of its own, as if it were a rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Portion {
-    /// The number of the loader's device that the line is loaded for.
+pub(crate) struct DeviceShard {
+    /// The number of the loader's device that the session is loaded for.
     pub(crate) device: usize,
     pub(crate) index: u64,
     pub(crate) of: u64,
@@ -74,9 +74,9 @@ pub(crate) struct Portion {
     pub(crate) split: u64,
 }
 
-impl Portion {
+impl DeviceShard {
     /// A single consumer has all batches of this rank, for the first of the loader's devices.
-    pub(crate) const WHOLE: Portion = Portion {
+    pub(crate) const WHOLE: DeviceShard = DeviceShard {
         device: 0,
         index: 0,
         of: 1,
@@ -86,47 +86,51 @@ impl Portion {
 
 impl Options {
     /// The batches that a share of this rank has of an epoch, from a position on. It may ask the program's batch sampler, so not under
-    /// the board's lock.
-    pub(crate) fn cut(&self, start: Start, share: Portion) -> Cut {
-        if let Some(refused) = Cut::refused(start, share) {
+    /// the shared lock.
+    pub(crate) fn partition(&self, start: Start, share: DeviceShard) -> Partition {
+        if let Some(refused) = Partition::refused(start, share) {
             return refused;
         }
         match &self.batching {
-            Batching::Even(batching) => Cut::Even(self.even(batching, share).from(start.position)),
+            Batching::Even(batching) => {
+                Partition::Even(self.even(batching, share).from(start.position))
+            }
             Batching::Listed(lister) => {
                 let lists = lister.lists(start.epoch);
-                Cut::Listed(self.listed(lists, start.position, share))
+                Partition::Listed(self.listed(lists, start.position, share))
             }
         }
     }
 
-    /// Which of how many lanes a share is: those of one rank are side by side.
-    pub(crate) fn lane(&self, share: Portion) -> (u64, u64) {
-        let lane = self.lane * share.of + share.index;
-        (lane, self.lanes.saturating_mul(share.of))
+    /// Which of how many shards a share is: those of one rank are side by side.
+    pub(crate) fn shard(&self, share: DeviceShard) -> (u64, u64) {
+        let shard = self.shard * share.of + share.index;
+        (shard, self.shards.saturating_mul(share.of))
     }
 
     /// The batches of any epoch, if all are alike.
-    pub(crate) fn even(&self, batching: &EvenBatching, share: Portion) -> Even {
-        let (lane, lanes) = self.lane(share);
-        Even::whole(batching.samples, batching.batch_size, self.last_batch).of_lane(
-            lane,
-            lanes,
+    pub(crate) fn even(&self, batching: &EvenBatching, share: DeviceShard) -> Even {
+        let (shard, shards) = self.shard(share);
+        Even::whole(batching.samples, batching.batch_size, self.last_batch).of_shard(
+            shard,
+            shards,
             batching.sharding,
         )
     }
 
-    fn listed(&self, lists: Arc<Lists>, position: u64, share: Portion) -> Listed {
+    fn listed(&self, lists: Arc<Lists>, position: u64, share: DeviceShard) -> Listed {
         let drops_last = self.last_batch == LastBatch::Drop;
-        Listed::new(lists, position, self.lane(share), drops_last)
+        Listed::new(lists, position, self.shard(share), drops_last)
     }
 
     /// Which samples stand at the positions of an epoch with these batches.
-    pub(crate) fn order(&self, cut: &Cut) -> EpochOrder {
-        match (&self.batching, cut) {
-            (_, Cut::Listed(listed)) => EpochOrder::Listed(listed.clone()),
+    pub(crate) fn order(&self, partition: &Partition) -> EpochOrder {
+        match (&self.batching, partition) {
+            (_, Partition::Listed(listed)) => EpochOrder::Listed(listed.clone()),
             (Batching::Even(batching), _) => EpochOrder::Sampled(Arc::clone(&batching.sampler)),
-            (Batching::Listed(_), Cut::Even(_)) => unreachable!("`cut` has listed its batches"),
+            (Batching::Listed(_), Partition::Even(_)) => {
+                unreachable!("`cut` has listed its batches")
+            }
         }
     }
 
@@ -134,15 +138,17 @@ impl Options {
     pub(crate) fn first_epoch(&self) -> FirstEpoch {
         match &self.batching {
             Batching::Even(batching) => FirstEpoch {
-                batches: self.even(batching, Portion::WHOLE).batches(),
+                batches: self.even(batching, DeviceShard::WHOLE).batches(),
                 most_rows: batching.batch_size,
             },
-            Batching::Listed(lister) => lister.first(|lists| self.listed(lists, 0, Portion::WHOLE)),
+            Batching::Listed(lister) => {
+                lister.first(|lists| self.listed(lists, 0, DeviceShard::WHOLE))
+            }
         }
     }
 
-    /// How many units an epoch may have at most.
-    pub(crate) fn most_units(&self) -> u64 {
+    /// How many tasks an epoch may have at most.
+    pub(crate) fn most_tasks(&self) -> u64 {
         match &self.batching {
             Batching::Even(batching) => batching.samples.saturating_add(batching.batch_size as u64),
             Batching::Listed(_) => u64::MAX / 16, // a list lies in memory

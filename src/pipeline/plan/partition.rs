@@ -11,31 +11,31 @@ pub(crate) use listed::{Listed, Lists};
 use std::fmt;
 
 use super::delivered::Given;
-use super::options::Portion;
+use super::options::DeviceShard;
 use crate::sampler::Sampler;
 use crate::sync::Arc;
 
-/// The batches of one epoch, and the *units* they are made in. Usually a batch is one unit. Large batches that are sent to a device
+/// The batches of one epoch, and the *tasks* they are made in. Usually a batch is one task. Large batches that are sent to a device
 /// are cut into several parts, so that the slabs in use stay in the last-level cache until the device has read them.
 ///
-/// Batches and units are counted from 0 within the lane. [`place`](Cut::place) is the only way from a unit to positions.
+/// Batches and tasks are counted from 0 within the shard. [`place`](Partition::place) is the only way from a task to positions.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Cut {
+pub(crate) enum Partition {
     /// Batches of one size, out of a sampler's order.
     Even(Even),
     /// The lists of a batch sampler, each a whole batch.
     Listed(Listed),
 }
 
-impl Cut {
+impl Partition {
     /// The cut of a share that cannot go on from where its rank stands: one batch, which is that error.
-    pub(crate) fn refused(start: Start, share: Portion) -> Option<Cut> {
+    pub(crate) fn refused(start: Start, share: DeviceShard) -> Option<Partition> {
         let devices = start.bound_to.filter(|devices| *devices != share.of)?;
         let count = |devices| match devices {
             1 => "one device".to_owned(),
             devices => format!("{devices} devices"),
         };
-        Some(Cut::not_resumed(format!(
+        Some(Partition::not_resumed(format!(
             "within an epoch of a loader with in_order(false) on several ranks, it says what one rank was given, whose batches went to \
              {}, and now they are to go to {}: let as many share the epoch, or resume at an epoch's end; or, where batches may come \
              again, resume all ranks from DataLoader::state_at, at the smallest position of their states",
@@ -45,110 +45,110 @@ impl Cut {
     }
 
     /// One batch, which is the error that the run does not go on, and why.
-    pub(crate) fn not_resumed(reason: String) -> Cut {
+    pub(crate) fn not_resumed(reason: String) -> Partition {
         let lists = Arc::new(Lists::not_resumed(reason));
-        Cut::Listed(Listed::new(lists, 0, (0, 1), false))
+        Partition::Listed(Listed::new(lists, 0, (0, 1), false))
     }
 
     /// Whether it is that of a share that cannot go on.
     pub(crate) fn is_refused(&self) -> bool {
-        matches!(self, Cut::Listed(listed) if listed.is_not_resumed())
+        matches!(self, Partition::Listed(listed) if listed.is_not_resumed())
     }
 
-    /// How many batches there are: as many for each lane.
+    /// How many batches there are: as many for each shard.
     pub(crate) fn batches(&self) -> u64 {
         match self {
-            Cut::Even(even) => even.batches(),
-            Cut::Listed(listed) => listed.batches(),
+            Partition::Even(even) => even.batches(),
+            Partition::Listed(listed) => listed.batches(),
         }
     }
 
-    /// How many units all batches have together.
-    pub(crate) fn units(&self) -> u64 {
+    /// How many tasks all batches have together.
+    pub(crate) fn tasks(&self) -> u64 {
         match self {
-            Cut::Even(even) => even.units(),
-            Cut::Listed(listed) => listed.batches(),
+            Partition::Even(even) => even.tasks(),
+            Partition::Listed(listed) => listed.batches(),
         }
     }
 
     /// How many parts a full batch has.
     pub(crate) fn parts_per_batch(&self) -> u64 {
         match self {
-            Cut::Even(even) => even.parts_per_batch(),
-            Cut::Listed(_) => 1,
+            Partition::Even(even) => even.parts_per_batch(),
+            Partition::Listed(_) => 1,
         }
     }
 
-    /// How many rows a unit has: the most, or the mean where batches are listed.
+    /// How many rows a task has: the most, or the mean where batches are listed.
     pub(crate) fn usual_rows(&self) -> usize {
         match self {
-            Cut::Even(even) => even.part_rows(),
-            Cut::Listed(listed) => listed.mean_rows(),
+            Partition::Even(even) => even.part_rows(),
+            Partition::Listed(listed) => listed.mean_rows(),
         }
     }
 
-    /// How many rows the largest batch of a whole epoch has, for this lane or any.
+    /// How many rows the largest batch of a whole epoch has, for this shard or any.
     pub(crate) fn most_rows(&self) -> usize {
         match self {
-            Cut::Even(even) => even.most_rows(),
-            Cut::Listed(listed) => listed.most_rows(),
+            Partition::Even(even) => even.most_rows(),
+            Partition::Listed(listed) => listed.most_rows(),
         }
     }
 
-    /// Whether units are made as those of the other: of full batches, equally many parts of equally many rows.
-    pub(crate) fn is_like(&self, other: &Cut) -> bool {
-        let shape = |cut: &Cut| match cut {
-            Cut::Even(even) => Some((even.part_rows(), even.parts_per_batch())),
-            Cut::Listed(_) => None,
+    /// Whether tasks are made as those of the other: of full batches, equally many parts of equally many rows.
+    pub(crate) fn is_like(&self, other: &Partition) -> bool {
+        let shape = |partition: &Partition| match partition {
+            Partition::Even(even) => Some((even.part_rows(), even.parts_per_batch())),
+            Partition::Listed(_) => None,
         };
         shape(self) == shape(other)
     }
 
-    /// How many rows of a unit are loaded.
-    pub(crate) fn rows(&self, unit: u64) -> usize {
+    /// How many rows of a task are loaded.
+    pub(crate) fn rows(&self, task: u64) -> usize {
         match self {
-            Cut::Even(even) => even.rows(unit),
-            Cut::Listed(listed) => listed.place(0, unit).loaded_rows(),
+            Partition::Even(even) => even.rows(task),
+            Partition::Listed(listed) => listed.place(0, task).loaded_rows(),
         }
     }
 
     /// Where a whole batch lies.
     pub(crate) fn batch_place(&self, epoch: u64, batch: u64) -> Place {
         match self {
-            Cut::Even(even) => even.batch_place(epoch, batch),
-            Cut::Listed(listed) => listed.place(epoch, batch),
+            Partition::Even(even) => even.batch_place(epoch, batch),
+            Partition::Listed(listed) => listed.place(epoch, batch),
         }
     }
 
     /// How many rows a whole batch has.
     pub(crate) fn batch_rows(&self, batch: u64) -> usize {
         match self {
-            Cut::Even(even) => even.batch_rows(batch),
-            Cut::Listed(listed) => listed.place(0, batch).rows,
+            Partition::Even(even) => even.batch_rows(batch),
+            Partition::Listed(listed) => listed.place(0, batch).rows,
         }
     }
 
-    /// The batch that a unit belongs to.
-    pub(crate) fn batch(&self, unit: u64) -> u64 {
+    /// The batch that a task belongs to.
+    pub(crate) fn batch(&self, task: u64) -> u64 {
         match self {
-            Cut::Even(even) => even.batch_and_part(unit).0,
-            Cut::Listed(_) => unit,
+            Partition::Even(even) => even.batch_and_part(task).0,
+            Partition::Listed(_) => task,
         }
     }
 
-    /// Where a unit lies.
-    pub(crate) fn place(&self, epoch: u64, unit: u64) -> Place {
+    /// Where a task lies.
+    pub(crate) fn place(&self, epoch: u64, task: u64) -> Place {
         match self {
-            Cut::Even(even) => even.place(epoch, unit),
-            Cut::Listed(listed) => listed.place(epoch, unit),
+            Partition::Even(even) => even.place(epoch, task),
+            Partition::Listed(listed) => listed.place(epoch, task),
         }
     }
 
-    /// Where the order stands when each lane has had that many batches.
+    /// Where the order stands when each shard has had that many batches.
     pub(crate) fn position_after(&self, batches: u64) -> u64 {
         match self {
-            Cut::Even(even) => even.position_after(batches),
-            Cut::Listed(listed) => listed.position_after(batches),
+            Partition::Even(even) => even.position_after(batches),
+            Partition::Listed(listed) => listed.position_after(batches),
         }
     }
 }
@@ -314,11 +314,11 @@ impl Start {
     }
 }
 
-/// Where a unit lies in its epoch.
+/// Where a task lies in its epoch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) epoch: u64,
-    /// The number of its batch, within the epoch and the lane.
+    /// The number of its batch, within the epoch and the shard.
     pub(crate) batch: u64,
     /// The position of its first sample in the epoch's order. The positions of filler rows are behind the order's end.
     pub(crate) start: u64,
@@ -345,7 +345,7 @@ impl Place {
         self.rows.max(1)
     }
 
-    /// Whether the unit is its batch's last.
+    /// Whether the task is its batch's last.
     pub(crate) fn ends_batch(&self) -> bool {
         self.first_row + self.rows == self.batch_rows
     }

@@ -1,43 +1,43 @@
-//! Delivery: units become ready or are sent ahead, and the consumer takes them in order.
+//! Delivery: tasks become ready or are sent ahead, and the consumer takes them in order.
 
-use super::entry::{Stage, UnitEntry};
-use super::{Schedule, Unit};
+use super::entry::{Stage, TaskEntry};
+use super::{Schedule, TaskId};
 use crate::sync::planted;
 use crate::tuning::RUN_NS;
 
 impl<E, U> Schedule<E, U> {
-    /// The unit, or its error, can be delivered.
-    pub(crate) fn ready(&mut self, unit: Unit) {
-        self.entry(unit).stage = Stage::Ready;
+    /// The task, or its error, can be delivered.
+    pub(crate) fn ready(&mut self, task: TaskId) {
+        self.entry(task).stage = Stage::Ready;
     }
 
-    /// The unit was sent to its device. It can be delivered, and is no longer ahead of the consumer.
-    pub(crate) fn sent(&mut self, unit: Unit) {
-        self.set_away(unit, true);
-        self.entry(unit).stage = Stage::Ready;
+    /// The task was sent to its device. It can be delivered, and is no longer ahead of the consumer.
+    pub(crate) fn sent(&mut self, task: TaskId) {
+        self.set_away(task, true);
+        self.entry(task).stage = Stage::Ready;
     }
 
-    /// Somebody sends the unit, which was ready. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
-    pub(crate) fn sending(&mut self, unit: Unit) {
-        self.entry(unit).stage = Stage::Sending;
+    /// Somebody sends the task, which was ready. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
+    pub(crate) fn sending(&mut self, task: TaskId) {
+        self.entry(task).stage = Stage::Sending;
     }
 
-    /// The unit was sent, and its device decodes some of it. It is no longer ahead of the consumer, and cannot be delivered until
+    /// The task was sent, and its device decodes some of it. It is no longer ahead of the consumer, and cannot be delivered until
     /// [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
-    pub(crate) fn decoding(&mut self, unit: Unit) {
-        self.set_away(unit, true);
-        self.sending(unit);
+    pub(crate) fn decoding(&mut self, task: TaskId) {
+        self.set_away(task, true);
+        self.sending(task);
     }
 
-    /// Notes whether the unit is out of the window.
-    pub(super) fn set_away(&mut self, unit: Unit, is_away: bool) {
-        let was_away = std::mem::replace(&mut self.entry(unit).is_away, is_away);
+    /// Notes whether the task is out of the window.
+    pub(super) fn set_away(&mut self, task: TaskId, is_away: bool) {
+        let was_away = std::mem::replace(&mut self.entry(task).is_away, is_away);
         self.open_away = self.open_away + usize::from(is_away) - usize::from(was_away);
     }
 
-    /// Whether somebody sends the unit, or its device decodes it.
-    pub(crate) fn is_being_sent(&mut self, unit: Unit) -> bool {
-        self.entry(unit).stage == Stage::Sending
+    /// Whether somebody sends the task, or its device decodes it.
+    pub(crate) fn is_being_sent(&mut self, task: TaskId) -> bool {
+        self.entry(task).stage == Stage::Sending
     }
 
     /// Whether what the consumer gets next was sent already, and is not to be had yet.
@@ -51,51 +51,56 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// Whether somebody sends any unit, or a device decodes it.
+    /// Whether somebody sends any task, or a device decodes it.
     pub(crate) fn is_one_being_sent(&self) -> bool {
         self.open.iter().any(|entry| entry.stage == Stage::Sending)
     }
 
-    /// The open units that are being sent, or that a device decodes, in order.
-    pub(crate) fn units_being_sent(&self) -> impl Iterator<Item = (Unit, &U)> {
+    /// The open tasks that are being sent, or that a device decodes, in order.
+    pub(crate) fn tasks_being_sent(&self) -> impl Iterator<Item = (TaskId, &U)> {
         let sent = self
             .numbered()
             .filter(|(_, entry)| entry.stage == Stage::Sending);
-        sent.filter_map(|(unit, entry)| Some((unit, entry.payload.as_ref()?)))
+        sent.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
     }
 
-    /// Whether the unit, or its error, can be delivered.
-    pub(crate) fn is_ready(&self, unit: Unit) -> bool {
-        let index = (unit.0 - self.first.0) as usize;
+    /// Whether the task, or its error, can be delivered.
+    pub(crate) fn is_ready(&self, task: TaskId) -> bool {
+        let index = (task.0 - self.first.0) as usize;
         self.open[index].stage == Stage::Ready
     }
 
-    /// The open units that are ready, in order.
-    pub(crate) fn ready_units(&self) -> impl Iterator<Item = (Unit, &U)> {
+    /// The open tasks that are ready, in order.
+    pub(crate) fn ready_tasks(&self) -> impl Iterator<Item = (TaskId, &U)> {
         let ready = self
             .numbered()
             .filter(|(_, entry)| entry.stage == Stage::Ready);
-        ready.filter_map(|(unit, entry)| Some((unit, entry.payload.as_ref()?)))
+        ready.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
     }
 
     /// How many whole batches the consumer could take without waiting, those of later epochs and those that were sent with them.
     pub(crate) fn ready_batches(&self) -> u64 {
-        let is_ready = |entry: &&UnitEntry<U>| entry.stage == Stage::Ready;
+        let is_ready = |entry: &&TaskEntry<U>| entry.stage == Stage::Ready;
         let open = self.open.iter();
-        let units = match self.any_order {
+        let tasks = match self.any_order {
             true => open.filter(is_ready).count() as u64,
             false => open.take_while(is_ready).count() as u64,
         };
-        let plan = self.segment_of(self.first).map(|(_, units)| &units.plan);
-        units / plan.map_or(1, |plan| plan.cut.parts_per_batch()).max(1)
+        let plan = self
+            .epoch_entry_of(self.first)
+            .map(|(_, tasks)| &tasks.plan);
+        tasks
+            / plan
+                .map_or(1, |plan| plan.partition.parts_per_batch())
+                .max(1)
     }
 
-    /// How many units the consumer may take now: those of its epoch that are ready, [`together`](Schedule::together) at most. The first is
+    /// How many tasks the consumer may take now: those of its epoch that are ready, [`together`](Schedule::together) at most. The first is
     /// one of them; others that were sent do not count, for they are not ahead.
     pub(crate) fn deliverable(&self) -> usize {
         let own = (self.consumers_end().0 - self.first.0) as usize;
         let mut counted = 0;
-        let may_take = |(index, entry): &(usize, &UnitEntry<U>)| {
+        let may_take = |(index, entry): &(usize, &TaskEntry<U>)| {
             let counts = *index == 0 || !entry.is_away;
             counted += usize::from(counts);
             entry.stage == Stage::Ready && (!counts || counted == 1 || counted <= self.together())
@@ -104,23 +109,23 @@ impl<E, U> Schedule<E, U> {
         open.take_while(may_take).count()
     }
 
-    /// How many units the consumer may take together. They count as ahead until it asks for more, so taking several leaves fewer ahead
-    /// than `prefetch` promises. That pays off only if making a unit takes less time than waking a worker; then the consumer may take
+    /// How many tasks the consumer may take together. They count as ahead until it asks for more, so taking several leaves fewer ahead
+    /// than `prefetch` promises. That pays off only if making a task takes less time than waking a worker; then the consumer may take
     /// half of the window, and leaves the other half to keep workers busy.
     pub(super) fn together(&self) -> usize {
-        let Some((_, units)) = self.segment_of(self.first) else {
+        let Some((_, tasks)) = self.epoch_entry_of(self.first) else {
             return 1;
         };
-        match self.unit_ns(&units.plan) {
+        match self.task_ns(&tasks.plan) {
             // (What it took would have to be counted among the bytes in flight.)
             Some(ns) if ns <= RUN_NS / 2 && !self.is_bounded => {
-                (self.window(&units.plan) / 2).max(1)
+                (self.window(&tasks.plan) / 2).max(1)
             }
             _ => 1,
         }
     }
 
-    /// The consumer takes the next units, which are ready, and comes to the first of them.
+    /// The consumer takes the next tasks, which are ready, and comes to the first of them.
     pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = U> {
         debug_assert!((1..=self.deliverable()).contains(&count));
         let sent = self.open.iter().take(count).filter(|entry| entry.is_away);
@@ -133,18 +138,18 @@ impl<E, U> Schedule<E, U> {
         self.open.drain(..count).filter_map(|entry| entry.payload)
     }
 
-    /// Whether units are delivered in the order in which they are ready.
+    /// Whether tasks are delivered in the order in which they are ready.
     pub(crate) fn is_any_order(&self) -> bool {
         self.any_order
     }
 
-    /// The consumer takes units of its epoch that are ready, in whatever order they became so, [`together`](Schedule::together) at most: of those
-    /// that `prefers` picks, or else of all. What lies behind one that is not ready leaves its place, which is in nobody's way.
-    pub(crate) fn deliver_any(&mut self, prefers: impl Fn(&U) -> bool) -> Vec<(Unit, U)> {
+    /// The consumer takes tasks of its epoch that are ready, in whatever order they became so, [`together`](Schedule::together) at most: of
+    /// those that `prefers` picks, or else of all. What lies behind one that is not ready leaves its place, which is in nobody's way.
+    pub(crate) fn deliver_any(&mut self, prefers: impl Fn(&U) -> bool) -> Vec<(TaskId, U)> {
         let own = (self.consumers_end().0 - self.first.0).min(self.open.len() as u64) as usize;
         let most = self.together();
         let ready =
-            |(index, entry): (usize, &UnitEntry<U>)| (entry.stage == Stage::Ready).then_some(index);
+            |(index, entry): (usize, &TaskEntry<U>)| (entry.stage == Stage::Ready).then_some(index);
         let preferred = |index: &usize| self.open[*index].payload.as_ref().is_some_and(&prefers);
         let all = || self.open.iter().take(own).enumerate().filter_map(ready);
         let mut picked: Vec<usize> = all().filter(preferred).take(most).collect();
@@ -162,8 +167,8 @@ impl<E, U> Schedule<E, U> {
                 entry.is_away = true;
                 self.open_away += 1;
             }
-            let unit = Unit(self.first.0 + index as u64);
-            delivered.extend(entry.payload.take().map(|payload| (unit, payload)));
+            let task = TaskId(self.first.0 + index as u64);
+            delivered.extend(entry.payload.take().map(|payload| (task, payload)));
         }
         if !delivered.is_empty() {
             self.taken = were_ahead;
@@ -179,23 +184,23 @@ impl<E, U> Schedule<E, U> {
         delivered
     }
 
-    /// Whether the consumer can take the unit when it is ready, or sleeps until an earlier one is.
-    pub(crate) fn is_next(&self, unit: Unit) -> bool {
+    /// Whether the consumer can take the task when it is ready, or sleeps until an earlier one is.
+    pub(crate) fn is_next(&self, task: TaskId) -> bool {
         match self.any_order {
-            false => unit == self.first,
+            false => task == self.first,
             true if planted("a batch that is ready before its turn is no news") => {
-                unit == self.first
+                task == self.first
             }
-            true => unit < self.consumers_end(),
+            true => task < self.consumers_end(),
         }
     }
 
-    /// The consumer has come to all units that it took.
+    /// The consumer has come to all tasks that it took.
     pub(crate) fn used_up(&mut self) {
         self.taken = 0;
     }
 
-    /// The consumer blocks on the first unit.
+    /// The consumer blocks on the first task.
     pub(crate) fn block(&mut self) {
         self.is_blocked = true;
     }
@@ -204,15 +209,15 @@ impl<E, U> Schedule<E, U> {
         self.is_blocked
     }
 
-    /// Decides once whether more units may be open than the cache holds: yes, if a batch came and loading took much longer than
+    /// Decides once whether more tasks may be open than the cache holds: yes, if a batch came and loading took much longer than
     /// copying (more than a nanosecond per byte); no, if that is not the case by the end of the first epoch.
     pub(crate) fn find_out_if_wide(&mut self) -> Option<bool> {
-        let units = self.segments.front()?.units.as_ref()?;
-        if self.is_wide.is_some() || units.plan.resident.is_none() {
+        let tasks = self.epoch_entries.front()?.tasks.as_ref()?;
+        if self.is_wide.is_some() || tasks.plan.resident.is_none() {
             return None;
         }
-        let came = self.first.0 >= units.first.0 + units.plan.cut.parts_per_batch();
-        if came && units.plan.streamed_bytes < self.sample_ns {
+        let came = self.first.0 >= tasks.first.0 + tasks.plan.partition.parts_per_batch();
+        if came && tasks.plan.streamed_bytes < self.sample_ns {
             self.is_wide = Some(true);
         } else if self.remaining() == Some(0) {
             self.is_wide = Some(false);
@@ -224,7 +229,7 @@ impl<E, U> Schedule<E, U> {
         self.is_wide == Some(true)
     }
 
-    /// What is said of the unit that the consumer gets next.
+    /// What is said of the task that the consumer gets next.
     pub(crate) fn state_of_first(&self) -> &'static str {
         let Some(entry) = self.open.front() else {
             return "was not begun";
@@ -241,8 +246,8 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// The unit that the consumer gets next.
-    pub(crate) fn first(&self) -> Unit {
+    /// The task that the consumer gets next.
+    pub(crate) fn first(&self) -> TaskId {
         self.first
     }
 }

@@ -1,10 +1,10 @@
-//! One open unit: which rows are claimed, parked and filled, and whether it has its slab.
+//! One open task: which rows are claimed, parked and filled, and whether it has its slab.
 
 use std::ops::Range;
 
-/// What the schedule knows of one open unit.
+/// What the schedule knows of one open task.
 #[derive(Debug)]
-pub(super) struct UnitEntry<U> {
+pub(super) struct TaskEntry<U> {
     pub(super) rows: usize,
     /// Rows from here on are not claimed.
     claimed: usize,
@@ -42,9 +42,9 @@ pub(super) enum SlabState {
     Granting {
         bytes: usize,
     },
-    /// It begins a run of so many units, whose slab the account has counted, and whose worker takes it.
-    SetAside {
-        units: usize,
+    /// It begins a run of so many tasks, whose slab the quota has counted, and whose worker takes it.
+    Reservation {
+        tasks: usize,
     },
     Granted,
 }
@@ -55,7 +55,7 @@ pub(super) enum Stage {
     Pulling,
     /// Samples are being loaded.
     Loading,
-    /// All samples are parked, and somebody lays the unit out from them.
+    /// All samples are parked, and somebody lays the task out from them.
     LayingOut,
     /// Somebody makes a batch of its rows.
     Finishing,
@@ -96,22 +96,22 @@ pub(crate) struct Loaded {
     pub(crate) parked: usize,
 }
 
-/// What the caller that reports on a unit must do next.
+/// What the caller that reports on a task must do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
     /// Nothing: others still work on it, or the slab is missing.
     Wait,
-    /// Lay the unit out: all samples are parked, and none of them told the size of the slab.
+    /// Lay the task out: all samples are parked, and none of them told the size of the slab.
     LayOut,
     /// Make the batch: all rows are filled.
     Finish,
-    /// Deliver the error: the unit failed, and nobody works on it any more.
+    /// Deliver the error: the task failed, and nobody works on it any more.
     Fail,
 }
 
-impl<U> UnitEntry<U> {
-    pub(super) fn new(rows: usize, needs_slabs: usize, stage: Stage, payload: U) -> UnitEntry<U> {
-        UnitEntry {
+impl<U> TaskEntry<U> {
+    pub(super) fn new(rows: usize, needs_slabs: usize, stage: Stage, payload: U) -> TaskEntry<U> {
+        TaskEntry {
             rows,
             claimed: 0,
             busy: 0,
@@ -187,7 +187,7 @@ impl<U> UnitEntry<U> {
         debug_assert!(self.busy + self.parked + self.filled <= self.claimed);
     }
 
-    /// What the caller must do next. `LayOut` and `Finish` are given once, and give the unit to the caller. `Fail` may be given
+    /// What the caller must do next. `LayOut` and `Finish` are given once, and give the task to the caller. `Fail` may be given
     /// to several; the first takes the failure.
     pub(super) fn next_step(&mut self) -> Next {
         if self.stage != Stage::Loading || self.busy > 0 {
@@ -222,8 +222,8 @@ impl<U> UnitEntry<U> {
         let is_done = matches!(self.stage, Stage::Sending | Stage::Ready | Stage::Given);
         match self.slab {
             _ if self.has_failed || is_done => 0,
-            // If there is none for the run, each of its units needs one.
-            SlabState::SetAside { units } => units,
+            // If there is none for the run, each of its tasks needs one.
+            SlabState::Reservation { tasks } => tasks,
             _ => self.needs_slabs,
         }
     }

@@ -9,7 +9,7 @@ use super::entry::SlabState;
 use super::*;
 use crate::pipeline::plan::delivered::Given;
 use crate::pipeline::plan::epoch_plan::{Bound, Pulls};
-use crate::pipeline::plan::partition::{Cut, Even, LastBatch};
+use crate::pipeline::plan::partition::{Even, LastBatch, Partition};
 
 const WORKER: Claimant = Claimant {
     is_spare: false,
@@ -36,13 +36,13 @@ fn plan(samples: u64, batch_size: usize, window: usize) -> EpochPlan {
 }
 
 fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usize) -> EpochPlan {
-    let cut = Even::whole(samples, batch_size, LastBatch::Partial);
+    let partition = Even::whole(samples, batch_size, LastBatch::Partial);
     EpochPlan {
-        cut: Cut::Even(cut.into_parts(parts)),
+        partition: Partition::Even(partition.into_parts(parts)),
         window,
         slabs: usize::MAX,
         resident: None,
-        slabs_per_unit: 1,
+        slabs_per_task: 1,
         solo: None,
         more_slabs: 0,
         streamed_bytes: 0,
@@ -53,8 +53,8 @@ fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usiz
     }
 }
 
-/// A line of one epoch.
-fn line(plan: EpochPlan) -> TestSchedule {
+/// A session of one epoch.
+fn session(plan: EpochPlan) -> TestSchedule {
     let mut schedule = Schedule::new(None, 1);
     let first = schedule.append((), true);
     assert!(schedule.enter_plan(first, plan).is_some());
@@ -68,10 +68,10 @@ fn claim(schedule: &mut TestSchedule, claimant: Claimant) -> Option<Claim> {
     claim
 }
 
-fn rows(unit: u64, rows: Range<usize>) -> Option<Claim> {
-    let unit = Unit(unit);
+fn rows(task: u64, rows: Range<usize>) -> Option<Claim> {
+    let task = TaskId(task);
     let claimed = Claimed::Rows(rows);
-    Some(Claim::Load { unit, claimed })
+    Some(Claim::Load { task, claimed })
 }
 
 fn all(claimed: usize) -> Loaded {
@@ -82,17 +82,17 @@ fn all(claimed: usize) -> Loaded {
     }
 }
 
-/// Makes a unit whose rows nobody claimed, of one sample.
-fn make(schedule: &mut TestSchedule, unit: u64, sample_ns: u64) {
-    assert_eq!(claim(schedule, OWN), rows(unit, 0..1));
-    let unit = Unit(unit);
-    schedule.want(unit, 1);
-    schedule.granted(unit);
-    assert_eq!(schedule.loaded(unit, all(1), Some(sample_ns)), Next::Finish);
-    schedule.ready(unit);
+/// Makes a task whose rows nobody claimed, of one sample.
+fn make(schedule: &mut TestSchedule, task: u64, sample_ns: u64) {
+    assert_eq!(claim(schedule, OWN), rows(task, 0..1));
+    let task = TaskId(task);
+    schedule.want(task, 1);
+    schedule.granted(task);
+    assert_eq!(schedule.loaded(task, all(1), Some(sample_ns)), Next::Finish);
+    schedule.ready(task);
 }
 
-/// What happens to each unit in a random run: whether its samples are parked, and whether one of them fails.
+/// What happens to each task in a random run: whether its samples are parked, and whether one of them fails.
 #[derive(Debug, Clone, Copy)]
 struct Fate {
     lays_out_late: bool,
@@ -112,10 +112,10 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
 }
 
 proptest! {
-    /// Whatever is done in whatever order: each row is claimed once, each unit is laid out, finished and delivered once, in order or as it is
-    /// ready, through all epochs, and there is always something to do or somebody to wait for.
+    /// Whatever is done in whatever order: each row is claimed once, each task is laid out, finished and delivered once, in order or as it
+    /// is ready, through all epochs, and there is always something to do or somebody to wait for.
     #[test]
-    fn every_order_of_steps_delivers_every_unit(
+    fn every_order_of_steps_delivers_every_task(
         epochs in prop::collection::vec(0u64..12, 1..4),
         sizes in (1usize..5, 1usize..4, 1usize..5),
         fates in fates(),
@@ -131,7 +131,7 @@ proptest! {
         let mut plans = plans;
         if parts == 1 || any_order {
             // The first is resumed.
-            plans[0].given = Given::behind_first(given).of(plans[0].cut.batches());
+            plans[0].given = Given::behind_first(given).of(plans[0].partition.batches());
         }
         let mut schedule = Schedule::new(None, 1);
         let mut ids = vec![schedule.append((), true)];
@@ -140,12 +140,12 @@ proptest! {
         schedule.enter_plan(ids[0], plans[0].clone());
         // What somebody is at.
         let mut claims: Vec<Claim> = Vec::new();
-        let mut wanted: Vec<Unit> = Vec::new();
-        let mut finishing: Vec<(Unit, Next)> = Vec::new();
+        let mut wanted: Vec<TaskId> = Vec::new();
+        let mut finishing: Vec<(TaskId, Next)> = Vec::new();
         let mut loaded: BTreeMap<u64, usize> = BTreeMap::new();
         let (mut delivered, mut begins) = (0, 0);
         let mut numbers = Vec::new();
-        let fate = |unit: Unit| fates[unit.0 as usize % fates.len()];
+        let fate = |task: TaskId| fates[task.0 as usize % fates.len()];
         loop {
             let step = script.pop().unwrap_or(0);
             let index = usize::from(step / 8);
@@ -157,8 +157,8 @@ proptest! {
             match step % 8 {
                 0..=2 => {
                     let claim = claim(&mut schedule, WORKER);
-                    if let Some(Claim::Load { unit, claimed: Claimed::Rows(rows) }) = &claim {
-                        let seen = loaded.entry(unit.0).or_default();
+                    if let Some(Claim::Load { task, claimed: Claimed::Rows(rows) }) = &claim {
+                        let seen = loaded.entry(task.0).or_default();
                         prop_assert_eq!(*seen, rows.start);
                         *seen = rows.end;
                     }
@@ -167,31 +167,31 @@ proptest! {
                 3 if !claims.is_empty() => {
                     let number = index % claims.len();
                     match claims.swap_remove(number) {
-                        Claim::Plan { segment } => {
-                            let place = ids.iter().position(|id| *id == segment).unwrap();
-                            schedule.enter_plan(segment, plans[place].clone());
+                        Claim::Plan { epoch_entry } => {
+                            let place = ids.iter().position(|id| *id == epoch_entry).unwrap();
+                            schedule.enter_plan(epoch_entry, plans[place].clone());
                         }
-                        Claim::Load { unit, claimed: Claimed::Rows(rows) } => {
-                            let fate = fate(unit);
+                        Claim::Load { task, claimed: Claimed::Rows(rows) } => {
+                            let fate = fate(task);
                             if rows.start == 0 && !fate.lays_out_late {
                                 let is_granted = !fate.grants_late;
-                                schedule.want(unit, 1);
+                                schedule.want(task, 1);
                                 match is_granted {
-                                    true => schedule.granted(unit),
-                                    false => wanted.push(unit),
+                                    true => schedule.granted(task),
+                                    false => wanted.push(task),
                                 }
                             }
-                            let is_granted = schedule.entry(unit).slab == SlabState::Granted;
+                            let is_granted = schedule.entry(task).slab == SlabState::Granted;
                             let claimed = rows.len();
                             let (filled, parked) = if is_granted { (claimed, 0) } else { (0, claimed) };
                             let failed = usize::from(fate.fails && rows.start == 0);
                             let report = Loaded { claimed, filled, parked: parked.saturating_sub(failed) };
-                            finishing.push((unit, schedule.loaded(unit, report, Some(1_000_000))));
+                            finishing.push((task, schedule.loaded(task, report, Some(1_000_000))));
                         }
-                        Claim::Load { unit, claimed: Claimed::Parked(count) } => {
-                            finishing.push((unit, schedule.loaded(unit, all(count), Some(1_000_000))));
+                        Claim::Load { task, claimed: Claimed::Parked(count) } => {
+                            finishing.push((task, schedule.loaded(task, all(count), Some(1_000_000))));
                         }
-                        Claim::Finish { unit } => finishing.push((unit, Next::Finish)),
+                        Claim::Finish { task } => finishing.push((task, Next::Finish)),
                         Claim::Solo { .. } | Claim::Pull { .. } | Claim::Grant { .. } => {
                             unreachable!("these plans have none")
                         }
@@ -199,34 +199,34 @@ proptest! {
                 }
                 4 if !finishing.is_empty() => {
                     let number = index % finishing.len();
-                    let (unit, next) = finishing.swap_remove(number);
+                    let (task, next) = finishing.swap_remove(number);
                     match next {
                         Next::Wait => {}
                         Next::LayOut => {
-                            schedule.want(unit, 1);
-                            wanted.push(unit);
-                            finishing.push((unit, schedule.laid_out(unit)));
+                            schedule.want(task, 1);
+                            wanted.push(task);
+                            finishing.push((task, schedule.laid_out(task)));
                         }
-                        Next::Finish if fate(unit).is_sent => schedule.sent(unit),
-                        Next::Finish | Next::Fail => schedule.ready(unit),
+                        Next::Finish if fate(task).is_sent => schedule.sent(task),
+                        Next::Finish | Next::Fail => schedule.ready(task),
                     }
                 }
                 5 if !wanted.is_empty() => {
                     if let Some(want) = schedule.next_want() {
-                        wanted.retain(|unit| *unit != want.unit);
-                        assert_eq!(schedule.granting(want.unit), Some(want));
-                        schedule.granted(want.unit);
+                        wanted.retain(|task| *task != want.task);
+                        assert_eq!(schedule.granting(want.task), Some(want));
+                        schedule.granted(want.task);
                     }
                 }
                 6 | 7 => {
                     schedule.used_up();
-                    let units = schedule.segments[0].units.clone();
+                    let tasks = schedule.epoch_entries[0].tasks.clone();
                     match schedule.deliverable() {
                         _ if any_order && schedule.remaining() != Some(0) => {
                             let came = schedule.deliver_any(|()| script.len() % 2 == 0);
-                            for (unit, ()) in &came {
-                                prop_assert!(!schedule.holds(*unit));
-                                numbers.push((current, units.as_ref().unwrap().number(*unit)));
+                            for (task, ()) in &came {
+                                prop_assert!(!schedule.holds(*task));
+                                numbers.push((current, tasks.as_ref().unwrap().number(*task)));
                             }
                             delivered += came.len() as u64;
                             if came.is_empty() {
@@ -237,8 +237,8 @@ proptest! {
                             if current + 1 == plans.len() {
                                 break;
                             }
-                            // No unit of it came after one of the next.
-                            begins += plans[current].units();
+                            // No task of it came after one of the next.
+                            begins += plans[current].tasks();
                             prop_assert_eq!(delivered, begins);
                             current += 1;
                             let mut removed = Removed::default();
@@ -248,10 +248,10 @@ proptest! {
                         }
                         0 => schedule.block(),
                         count => {
-                            prop_assert_eq!(schedule.first(), Unit(delivered));
-                            let units = units.unwrap();
-                            let own = (delivered..).take(count).map(Unit);
-                            numbers.extend(own.map(|unit| (current, units.number(unit))));
+                            prop_assert_eq!(schedule.first(), TaskId(delivered));
+                            let tasks = tasks.unwrap();
+                            let own = (delivered..).take(count).map(TaskId);
+                            numbers.extend(own.map(|task| (current, tasks.number(task))));
                             delivered += schedule.deliver(count).count() as u64;
                         }
                     }
@@ -264,13 +264,13 @@ proptest! {
                 prop_assert!(delivered < 1_000);
             }
         }
-        let units: u64 = plans.iter().map(|plan| plan.units()).sum();
-        prop_assert_eq!(delivered, units);
+        let tasks: u64 = plans.iter().map(|plan| plan.tasks()).sum();
+        prop_assert_eq!(delivered, tasks);
         // Each number once: those that were given before are left out.
         numbers.sort_unstable();
         let before = |epoch: usize| plans[epoch].given.batches_behind().collect::<Vec<_>>();
         let expected = (0..plans.len()).flat_map(|epoch| {
-            let all = 0..plans[epoch].cut.units();
+            let all = 0..plans[epoch].partition.tasks();
             all.filter(move |number| !before(epoch).contains(number)).map(move |number| (epoch, number))
         });
         prop_assert_eq!(numbers, expected.collect::<Vec<_>>());
@@ -281,22 +281,22 @@ proptest! {
 }
 
 #[test]
-fn a_unit_is_opened_only_within_the_window() {
-    let mut schedule = line(plan(10, 2, 3));
-    for unit in 0..3 {
-        assert_eq!(claim(&mut schedule, WORKER), rows(unit, 0..1));
-        assert_eq!(claim(&mut schedule, WORKER), rows(unit, 1..2));
+fn a_task_is_opened_only_within_the_window() {
+    let mut schedule = session(plan(10, 2, 3));
+    for task in 0..3 {
+        assert_eq!(claim(&mut schedule, WORKER), rows(task, 0..1));
+        assert_eq!(claim(&mut schedule, WORKER), rows(task, 1..2));
     }
     assert_eq!(claim(&mut schedule, WORKER), None);
 }
 
-/// With every unit that the consumer takes, another is opened: `prefetch` are ahead, and not half of them, unless making a
-/// unit takes no time at all.
+/// With every task that the consumer takes, another is opened: `prefetch` are ahead, and not half of them, unless making a
+/// task takes no time at all.
 #[test]
-fn the_window_is_full_after_each_unit() {
-    for (unit_ns, at_once) in [(10_000_000, 1), (10_000, 4)] {
-        let mut schedule = line(plan(100, 1, 8));
-        (0..8).for_each(|unit| make(&mut schedule, unit, unit_ns));
+fn the_window_is_full_after_each_task() {
+    for (task_ns, at_once) in [(10_000_000, 1), (10_000, 4)] {
+        let mut schedule = session(plan(100, 1, 8));
+        (0..8).for_each(|task| make(&mut schedule, task, task_ns));
         assert_eq!(claim(&mut schedule, WORKER), None);
         assert_eq!(schedule.deliverable(), at_once);
         assert_eq!(schedule.deliver(at_once).count(), at_once);
@@ -305,18 +305,18 @@ fn the_window_is_full_after_each_unit() {
     }
 }
 
-/// Units that were sent are taken all at once. One that was not sent is taken when the consumer comes to it, so that it can still be sent
+/// Tasks that were sent are taken all at once. One that was not sent is taken when the consumer comes to it, so that it can still be sent
 /// meanwhile, and be out of the window.
 #[test]
 fn what_was_sent_is_taken_at_once() {
-    let mut schedule = line(plan(100, 1, 4));
-    for (unit, is_sent) in [true, true, false, true, false, false]
+    let mut schedule = session(plan(100, 1, 4));
+    for (task, is_sent) in [true, true, false, true, false, false]
         .into_iter()
         .enumerate()
     {
-        make(&mut schedule, unit as u64, 10_000_000);
+        make(&mut schedule, task as u64, 10_000_000);
         if is_sent {
-            schedule.sent(Unit(unit as u64));
+            schedule.sent(TaskId(task as u64));
         }
     }
     assert_eq!(schedule.deliverable(), 2);
@@ -327,11 +327,11 @@ fn what_was_sent_is_taken_at_once() {
     assert_eq!((schedule.deliverable(), schedule.ahead()), (1, 2));
 }
 
-/// Samples are parked until all are there, filled in by whoever is free, and the unit is finished once.
+/// Samples are parked until all are there, filled in by whoever is free, and the task is finished once.
 #[test]
 fn parked_samples_are_claimed_like_rows() {
-    let mut schedule = line(plan(3, 3, 1));
-    let unit = Unit(0);
+    let mut schedule = session(plan(3, 3, 1));
+    let task = TaskId(0);
     let parked = Loaded {
         claimed: 1,
         filled: 0,
@@ -340,29 +340,29 @@ fn parked_samples_are_claimed_like_rows() {
     for row in 0..3 {
         assert_eq!(claim(&mut schedule, WORKER), rows(0, row..row + 1));
     }
-    assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::Wait);
-    assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::Wait);
-    assert_eq!(schedule.loaded(unit, parked, Some(1_000_000)), Next::LayOut);
-    schedule.want(unit, 10);
+    assert_eq!(schedule.loaded(task, parked, Some(1_000_000)), Next::Wait);
+    assert_eq!(schedule.loaded(task, parked, Some(1_000_000)), Next::Wait);
+    assert_eq!(schedule.loaded(task, parked, Some(1_000_000)), Next::LayOut);
+    schedule.want(task, 10);
     assert_eq!(claim(&mut schedule, WORKER), None, "the slab is missing");
-    schedule.granted(unit);
-    assert_eq!(schedule.laid_out(unit), Next::Wait);
+    schedule.granted(task);
+    assert_eq!(schedule.laid_out(task), Next::Wait);
     let claimed = Claimed::Parked(1);
-    let some = Some(Claim::Load { unit, claimed });
+    let some = Some(Claim::Load { task, claimed });
     for _ in 0..3 {
         assert_eq!(claim(&mut schedule, WORKER), some);
     }
     assert_eq!(claim(&mut schedule, WORKER), None);
-    assert_eq!(schedule.loaded(unit, all(1), Some(1_000_000)), Next::Wait);
-    assert_eq!(schedule.loaded(unit, all(1), Some(1_000_000)), Next::Wait);
-    assert_eq!(schedule.loaded(unit, all(1), Some(1_000_000)), Next::Finish);
+    assert_eq!(schedule.loaded(task, all(1), Some(1_000_000)), Next::Wait);
+    assert_eq!(schedule.loaded(task, all(1), Some(1_000_000)), Next::Wait);
+    assert_eq!(schedule.loaded(task, all(1), Some(1_000_000)), Next::Finish);
 }
 
-/// The last who is at a failed unit delivers its error: rows that nobody claimed are given up.
+/// The last who is at a failed task delivers its error: rows that nobody claimed are given up.
 #[test]
-fn a_failed_unit_waits_for_those_who_are_at_it() {
-    let mut schedule = line(plan(4, 4, 1));
-    let unit = Unit(0);
+fn a_failed_task_waits_for_those_who_are_at_it() {
+    let mut schedule = session(plan(4, 4, 1));
+    let task = TaskId(0);
     assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
     assert_eq!(claim(&mut schedule, WORKER), rows(0, 1..2));
     let failed = Loaded {
@@ -370,63 +370,63 @@ fn a_failed_unit_waits_for_those_who_are_at_it() {
         filled: 0,
         parked: 0,
     };
-    assert_eq!(schedule.loaded(unit, failed, Some(1_000)), Next::Wait);
+    assert_eq!(schedule.loaded(task, failed, Some(1_000)), Next::Wait);
     assert_eq!(claim(&mut schedule, WORKER), None);
-    assert_eq!(schedule.loaded(unit, all(1), Some(1_000)), Next::Fail);
-    schedule.ready(unit);
+    assert_eq!(schedule.loaded(task, all(1), Some(1_000)), Next::Fail);
+    schedule.ready(task);
     assert_eq!(schedule.deliverable(), 1);
 }
 
-/// A unit may fail and be made again while somebody asks for its slab. Whatever comes of that is not for the new one.
+/// A task may fail and be made again while somebody asks for its slab. Whatever comes of that is not for the new one.
 #[test]
-fn a_unit_that_is_made_again_wants_another_slab() {
-    type Late = fn(&mut TestSchedule, Unit);
+fn a_task_that_is_made_again_wants_another_slab() {
+    type Late = fn(&mut TestSchedule, TaskId);
     let late: [Late; 4] = [
-        |schedule, unit| assert_eq!(schedule.refused(unit), Next::Wait),
+        |schedule, task| assert_eq!(schedule.refused(task), Next::Wait),
         TestSchedule::granted,
         TestSchedule::granted_pageable,
         TestSchedule::not_granted,
     ];
     for late in late {
         for when in 0..2 {
-            let mut schedule = line(plan(2, 2, 1));
-            let unit = Unit(0);
+            let mut schedule = session(plan(2, 2, 1));
+            let task = TaskId(0);
             assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
             assert_eq!(claim(&mut schedule, WORKER), rows(0, 1..2));
-            schedule.want(unit, 10);
-            assert!(schedule.granting(unit).is_some());
+            schedule.want(task, 10);
+            assert!(schedule.granting(task).is_some());
             let report = |parked| Loaded {
                 claimed: 1,
                 filled: 0,
                 parked,
             };
-            assert_eq!(schedule.loaded(unit, report(1), None), Next::Wait);
-            assert_eq!(schedule.loaded(unit, report(0), None), Next::Fail);
-            schedule.remaking(unit);
+            assert_eq!(schedule.loaded(task, report(1), None), Next::Wait);
+            assert_eq!(schedule.loaded(task, report(0), None), Next::Fail);
+            schedule.remaking(task);
             if when == 0 {
-                late(&mut schedule, unit);
+                late(&mut schedule, task);
             }
-            schedule.want_to_move(unit, 20);
+            schedule.want_to_move(task, 20);
             if when == 1 {
-                late(&mut schedule, unit);
+                late(&mut schedule, task);
             }
-            let want = schedule.next_want().map(|want| (want.unit, want.bytes));
-            assert_eq!(want, Some((unit, 20)));
+            let want = schedule.next_want().map(|want| (want.task, want.bytes));
+            assert_eq!(want, Some((task, 20)));
         }
     }
 }
 
-/// Two epochs that follow each other are one line: with no more ahead, and no more slabs, than one has.
+/// Two epochs that follow each other are one session: with no more ahead, and no more slabs, than one has.
 #[test]
 fn an_epoch_that_follows_takes_what_the_first_leaves() {
-    let mut schedule = line(plan(4, 2, 3));
+    let mut schedule = session(plan(4, 2, 3));
     let next = schedule.append((), false);
     assert_eq!(claim(&mut schedule, OWN), rows(0, 0..1));
-    // Both units may be opened: it is time to plan.
+    // Both tasks may be opened: it is time to plan.
     assert_eq!(claim(&mut schedule, WORKER), rows(0, 1..2));
     assert_eq!(
         claim(&mut schedule, WORKER),
-        Some(Claim::Plan { segment: next })
+        Some(Claim::Plan { epoch_entry: next })
     );
     assert!(schedule.enter_plan(next, plan(4, 2, 3)).is_some());
     for row in [0..1, 1..2] {
@@ -437,90 +437,90 @@ fn an_epoch_that_follows_takes_what_the_first_leaves() {
         assert_eq!(claim(&mut schedule, WORKER), rows(2, row));
     }
     assert_eq!(claim(&mut schedule, WORKER), None, "three are open");
-    schedule.want(Unit(2), 1);
+    schedule.want(TaskId(2), 1);
     assert_eq!(schedule.next_want().map(|want| want.reserve), Some(2));
-    schedule.want(Unit(0), 1);
-    schedule.granted(Unit(0));
+    schedule.want(TaskId(0), 1);
+    schedule.granted(TaskId(0));
     assert_eq!(schedule.next_want().map(|want| want.reserve), Some(1));
     // One is delivered: there is room for another.
-    schedule.ready(Unit(0));
+    schedule.ready(TaskId(0));
     assert_eq!(schedule.deliver(1).count(), 1);
     assert_eq!(claim(&mut schedule, WORKER), rows(3, 0..1));
 }
 
-/// An epoch that is left in the middle takes its units with it, and none of the next one's.
+/// An epoch that is left in the middle takes its tasks with it, and none of the next one's.
 #[test]
 fn an_epoch_is_left_alone() {
-    let mut schedule = line(plan(2, 1, 4));
+    let mut schedule = session(plan(2, 1, 4));
     let next = schedule.append((), false);
-    (0..2).for_each(|unit| make(&mut schedule, unit, 1_000_000));
+    (0..2).for_each(|task| make(&mut schedule, task, 1_000_000));
     assert_eq!(
         claim(&mut schedule, WORKER),
-        Some(Claim::Plan { segment: next })
+        Some(Claim::Plan { epoch_entry: next })
     );
     schedule.enter_plan(next, plan(2, 1, 4));
     assert_eq!(claim(&mut schedule, WORKER), rows(2, 0..1));
     let mut removed = Removed::default();
     schedule.leave(0, &mut removed);
     assert_eq!(
-        (removed.epochs.len(), removed.units.len(), schedule.first()),
-        (1, 2, Unit(2))
+        (removed.epochs.len(), removed.tasks.len(), schedule.first()),
+        (1, 2, TaskId(2))
     );
-    assert!(schedule.holds(Unit(2)) && !schedule.holds(Unit(1)));
+    assert!(schedule.holds(TaskId(2)) && !schedule.holds(TaskId(1)));
     assert!(schedule.come_to(next, &mut removed));
     assert_eq!(schedule.remaining(), Some(2));
 
     // And an epoch that nobody comes to goes alone.
-    let mut schedule = line(plan(2, 1, 4));
+    let mut schedule = session(plan(2, 1, 4));
     let next = schedule.append((), false);
     schedule.enter_plan(next, plan(2, 1, 4));
-    (0..3).for_each(|unit| assert_eq!(claim(&mut schedule, WORKER), rows(unit, 0..1)));
+    (0..3).for_each(|task| assert_eq!(claim(&mut schedule, WORKER), rows(task, 0..1)));
     let mut removed = Removed::default();
     schedule.truncate(&mut removed);
-    assert_eq!((removed.epochs.len(), removed.units.len()), (1, 1));
-    assert!(schedule.holds(Unit(1)) && !schedule.holds(Unit(2)));
+    assert_eq!((removed.epochs.len(), removed.tasks.len()), (1, 1));
+    assert!(schedule.holds(TaskId(1)) && !schedule.holds(TaskId(2)));
     assert_eq!(claim(&mut schedule, WORKER), None);
 }
 
 /// Epochs may have all numbers there are: behind them nothing is found, and a worker that was at one of them comes too late.
 #[test]
 fn behind_the_last_number_nothing_is_found() {
-    let mut schedule = line(plan(u64::MAX - 1, 1, 4));
+    let mut schedule = session(plan(u64::MAX - 1, 1, 4));
     schedule.append((), false);
     schedule.has_bytes(8);
     make(&mut schedule, 0, 1_000);
     schedule.leave(0, &mut Removed::default());
-    assert_eq!(schedule.first(), Unit(u64::MAX - 1));
+    assert_eq!(schedule.first(), TaskId(u64::MAX - 1));
     for first in [u64::MAX - 1, u64::MAX] {
-        schedule.first = Unit(first);
-        assert_eq!(schedule.ready_units().count(), 0);
+        schedule.first = TaskId(first);
+        assert_eq!(schedule.ready_tasks().count(), 0);
         assert_eq!(schedule.next_held(WORKER), None);
         schedule.no_run_slab(u64::MAX - 3..u64::MAX - 1);
     }
 }
 
-/// An epoch whose units are made in another way waits until the one before is used up.
+/// An epoch whose tasks are made in another way waits until the one before is used up.
 #[test]
 fn plans_that_do_not_join_wait_for_the_boundary() {
-    let mut schedule = line(plan(8, 4, 4));
+    let mut schedule = session(plan(8, 4, 4));
     let next = schedule.append((), false);
-    let cut = plan_in_parts((8, 4, 2), 4);
-    assert_eq!(schedule.enter_plan(next, cut), None);
+    let partition = plan_in_parts((8, 4, 2), 4);
+    assert_eq!(schedule.enter_plan(next, partition), None);
     let mut removed = Removed::default();
     assert!(
         !schedule.come_to(next, &mut removed),
-        "two units are to come"
+        "two tasks are to come"
     );
 }
 
 #[test]
 fn an_epoch_is_planned_when_the_rest_may_be_opened() {
-    let mut schedule = line(plan(5, 1, 2));
+    let mut schedule = session(plan(5, 1, 2));
     schedule.append((), false);
     let mut is_time = Vec::new();
-    for unit in 0..5 {
-        make(&mut schedule, unit, 1_000_000);
-        is_time.push(schedule.segment_to_plan().is_some());
+    for task in 0..5 {
+        make(&mut schedule, task, 1_000_000);
+        is_time.push(schedule.epoch_entry_to_plan().is_some());
         assert_eq!(schedule.deliver(1).count(), 1);
     }
     // With two open, one may be opened when the next is delivered: the last of five.
@@ -531,14 +531,14 @@ fn an_epoch_is_planned_when_the_rest_may_be_opened() {
 #[test]
 fn spare_workers_do_not_copy() {
     for (elapsed_ns, may_load) in [(100_000, false), (1_000_000, true)] {
-        let mut schedule = line(plan(100, 10, 2));
-        let unit = Unit(0);
+        let mut schedule = session(plan(100, 10, 2));
+        let task = TaskId(0);
         assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
-        schedule.want(unit, 6_000_000);
-        schedule.streams(unit, 6_000_000);
-        schedule.granted(unit);
+        schedule.want(task, 6_000_000);
+        schedule.streams(task, 6_000_000);
+        schedule.granted(task);
         assert!(claim(&mut schedule, SPARE).is_none(), "nobody knows yet");
-        schedule.loaded(unit, all(1), Some(elapsed_ns));
+        schedule.loaded(task, all(1), Some(elapsed_ns));
         assert_eq!(claim(&mut schedule, SPARE).is_some(), may_load);
         assert!(claim(&mut schedule, WORKER).is_some());
     }
@@ -547,25 +547,25 @@ fn spare_workers_do_not_copy() {
 /// Filling in samples that were parked is copying, too.
 #[test]
 fn spare_workers_fill_in_nothing_that_was_parked() {
-    let mut schedule = line(plan(100, 10, 2));
-    let unit = Unit(0);
+    let mut schedule = session(plan(100, 10, 2));
+    let task = TaskId(0);
     assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
-    schedule.want(unit, 6_000_000);
-    schedule.streams(unit, 6_000_000);
+    schedule.want(task, 6_000_000);
+    schedule.streams(task, 6_000_000);
     let parked = Loaded {
         claimed: 1,
         filled: 0,
         parked: 1,
     };
-    schedule.loaded(unit, parked, Some(100_000));
-    schedule.granted(unit);
+    schedule.loaded(task, parked, Some(100_000));
+    schedule.granted(task);
     assert!(!schedule.has_claim(SPARE));
     assert!(claim(&mut schedule, SPARE).is_none());
     assert!(schedule.has_claim(WORKER));
     assert_eq!(
         claim(&mut schedule, WORKER),
         Some(Claim::Load {
-            unit,
+            task,
             claimed: Claimed::Parked(1)
         })
     );
@@ -574,15 +574,15 @@ fn spare_workers_fill_in_nothing_that_was_parked() {
 /// The more devices workers load for, the less often each of them takes the lock.
 #[test]
 fn runs_are_longer_for_several_devices() {
-    let mut schedule = line(plan(10_000, 10_000, 1));
+    let mut schedule = session(plan(10_000, 10_000, 1));
     let mut run = |devices| {
         let worker = Claimant { devices, ..WORKER };
         match claim(&mut schedule, worker) {
             Some(Claim::Load {
-                unit,
+                task,
                 claimed: Claimed::Rows(rows),
             }) => {
-                schedule.loaded(unit, all(rows.len()), Some(1_000 * rows.len() as u64));
+                schedule.loaded(task, all(rows.len()), Some(1_000 * rows.len() as u64));
                 rows.len()
             }
             other => panic!("{other:?}"),
@@ -594,14 +594,14 @@ fn runs_are_longer_for_several_devices() {
 /// A fast data set is claimed in long runs, a slow one sample by sample.
 #[test]
 fn runs_follow_the_time_of_a_sample() {
-    let mut schedule = line(plan(10_000, 10_000, 1));
+    let mut schedule = session(plan(10_000, 10_000, 1));
     let mut run = |elapsed_ns| match claim(&mut schedule, WORKER) {
         Some(Claim::Load {
-            unit,
+            task,
             claimed: Claimed::Rows(rows),
         }) => {
             let elapsed_ns = elapsed_ns * rows.len() as u64;
-            schedule.loaded(unit, all(rows.len()), Some(elapsed_ns));
+            schedule.loaded(task, all(rows.len()), Some(elapsed_ns));
             rows.len()
         }
         other => panic!("{other:?}"),
@@ -614,9 +614,9 @@ fn runs_follow_the_time_of_a_sample() {
     assert_eq!(run(RUN_NS), 1);
 }
 
-/// Units that are made in microseconds are claimed several at once, by one worker each, up to the epoch's end.
+/// Tasks that are made in microseconds are claimed several at once, by one worker each, up to the epoch's end.
 #[test]
-fn tiny_units_are_made_alone() {
+fn tiny_tasks_are_made_alone() {
     let tiny = EpochPlan {
         solo: Some(Solo {
             workers: 2,
@@ -625,37 +625,37 @@ fn tiny_units_are_made_alone() {
         }),
         ..plan(90, 1, 2)
     };
-    let mut schedule = line(tiny);
+    let mut schedule = session(tiny);
     assert_eq!(
         claim(&mut schedule, WORKER),
         rows(0, 0..1),
         "nobody knows yet"
     );
-    let unit = Unit(0);
-    schedule.want(unit, 1);
-    schedule.granted(unit);
-    assert_eq!(schedule.loaded(unit, all(1), Some(1_000)), Next::Finish);
-    schedule.ready(unit);
+    let task = TaskId(0);
+    schedule.want(task, 1);
+    schedule.granted(task);
+    assert_eq!(schedule.loaded(task, all(1), Some(1_000)), Next::Finish);
+    schedule.ready(task);
     assert!(schedule.is_tiny());
-    let Some(Claim::Solo { units }) = claim(&mut schedule, WORKER) else {
+    let Some(Claim::Solo { tasks }) = claim(&mut schedule, WORKER) else {
         panic!("it is claimed alone");
     };
-    assert_eq!(units, 1..17);
-    units
+    assert_eq!(tasks, 1..17);
+    tasks
         .clone()
-        .for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
+        .for_each(|task| schedule.made(TaskId(task), Some(1_000)));
     assert_eq!(schedule.deliverable(), 17);
     // Samples that take longer come later.
-    let Some(Claim::Solo { units }) = claim(&mut schedule, WORKER) else {
+    let Some(Claim::Solo { tasks }) = claim(&mut schedule, WORKER) else {
         panic!("it is claimed alone");
     };
-    units.for_each(|unit| schedule.made(Unit(unit), Some(10 * RUN_NS)));
+    tasks.for_each(|task| schedule.made(TaskId(task), Some(10 * RUN_NS)));
     assert!(!schedule.is_tiny());
 }
 
-/// Page-locked units that are made in microseconds are claimed as a run if a slab is left for it, and otherwise like all others.
+/// Page-locked tasks that are made in microseconds are claimed as a run if a slab is left for it, and otherwise like all others.
 #[test]
-fn tiny_units_share_slabs() {
+fn tiny_tasks_share_slabs() {
     const BYTES: usize = 1_000;
     let tiny = |grows| EpochPlan {
         solo: Some(Solo {
@@ -666,20 +666,23 @@ fn tiny_units_share_slabs() {
         ..plan(90, 1, 2)
     };
     let begun = |grows| {
-        let mut schedule = line(tiny(grows));
+        let mut schedule = session(tiny(grows));
         assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
-        schedule.want(Unit(0), BYTES);
-        assert!(schedule.granting(Unit(0)).is_some());
-        schedule.granted(Unit(0));
-        assert_eq!(schedule.loaded(Unit(0), all(1), Some(1_000)), Next::Finish);
-        schedule.ready(Unit(0));
+        schedule.want(TaskId(0), BYTES);
+        assert!(schedule.granting(TaskId(0)).is_some());
+        schedule.granted(TaskId(0));
+        assert_eq!(
+            schedule.loaded(TaskId(0), all(1), Some(1_000)),
+            Next::Finish
+        );
+        schedule.ready(TaskId(0));
         schedule
     };
     let with = |free_slabs| Claimant {
         free_slabs,
         ..WORKER
     };
-    let solo = |units| Some(Claim::Solo { units });
+    let solo = |tasks| Some(Claim::Solo { tasks });
 
     let mut schedule = begun(true);
     assert_eq!(claim(&mut schedule, with(1)), solo(1..17));
@@ -687,15 +690,15 @@ fn tiny_units_share_slabs() {
     assert_eq!(slab.uncounted, 0);
     assert_eq!(schedule.reserve_before_run(&(1..17)), 0);
     assert_eq!(slab.bytes, 16 * BYTES.next_multiple_of(256));
-    // Until its first unit is made, there may be no slab for it, and then each of its units needs one. The account has counted it.
+    // Until its first task is made, there may be no slab for it, and then each of its tasks needs one. The quota has counted it.
     assert_eq!(claim(&mut schedule, with(1)), solo(17..33));
     let second = schedule.run_slab(&(17..33));
     assert_eq!(second.uncounted, 0);
     assert_eq!(schedule.reserve_before_run(&(17..33)), 16);
-    // Without slabs, there are no more units ahead than without runs.
+    // Without slabs, there are no more tasks ahead than without runs.
     assert_eq!(claim(&mut schedule, with(0)), None);
     assert_eq!(schedule.deliver(1).count(), 1);
-    (1..17).for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
+    (1..17).for_each(|task| schedule.made(TaskId(task), Some(1_000)));
     assert_eq!(schedule.deliver(16).count(), 16);
     // A short run would leave its slab half empty.
     assert_eq!(claim(&mut schedule, with(1)), solo(33..49));
@@ -704,11 +707,11 @@ fn tiny_units_share_slabs() {
     assert!((1..16).contains(&room), "{room}");
     assert_eq!(claim(&mut schedule, with(1)), None);
 
-    // There was no slab for the second run: each of its units may need one, and those after it are made as ever.
+    // There was no slab for the second run: each of its tasks may need one, and those after it are made as ever.
     schedule.no_run_slab(17..33);
     assert_eq!(schedule.run_slab(&(33..49)).uncounted, 16);
     assert_eq!(schedule.reserve_before_run(&(33..49)), 16);
-    (17..65).for_each(|unit| schedule.made(Unit(unit), Some(1_000)));
+    (17..65).for_each(|task| schedule.made(TaskId(task), Some(1_000)));
     assert_eq!(schedule.deliver(1).count(), 1);
     assert_eq!(claim(&mut schedule, with(9)), None);
     while schedule.deliverable() > 0 {
@@ -723,25 +726,25 @@ fn tiny_units_share_slabs() {
         slabs: 1_003,
         ..tiny(false)
     };
-    let mut schedule = line(far);
-    schedule.unit_bytes = BYTES;
+    let mut schedule = session(far);
+    schedule.task_bytes = BYTES;
     schedule.sample_ns = 100;
     assert_eq!(claim(&mut schedule, with(1_000)), solo(0..4));
     assert!(schedule.run_slab(&(0..4)).most_bytes * 1_003 < 5 << 20);
 
-    // Who sets `prefetch` has no more ahead; and a unit that waits for a slab gets the next one.
+    // Who sets `prefetch` has no more ahead; and a task that waits for a slab gets the next one.
     let mut schedule = begun(false);
     assert_eq!(claim(&mut schedule, with(1)), solo(1..2));
     assert_eq!(claim(&mut schedule, with(1)), None);
     let mut schedule = begun(true);
     assert_eq!(claim(&mut schedule, with(0)), rows(1, 0..1));
-    schedule.want(Unit(1), BYTES);
+    schedule.want(TaskId(1), BYTES);
     assert_eq!(claim(&mut schedule, with(9)), None);
 }
 
-/// Page-locked units that take longer than waking a worker, but are small, are made by one worker each if that keeps all of them busy.
+/// Page-locked tasks that take longer than waking a worker, but are small, are made by one worker each if that keeps all of them busy.
 #[test]
-fn small_units_are_made_whole() {
+fn small_tasks_are_made_whole() {
     let of = |grows, ns, bytes| {
         let plan = EpochPlan {
             solo: Some(Solo {
@@ -751,17 +754,17 @@ fn small_units_are_made_whole() {
             }),
             ..plan(100 * 1024, 1024, 2)
         };
-        let mut schedule = line(plan);
+        let mut schedule = session(plan);
         schedule.sample_ns = ns;
-        schedule.unit_bytes = bytes;
+        schedule.task_bytes = bytes;
         let worker = Claimant {
             free_slabs: 35,
             ..WORKER
         };
         let mut runs = Vec::new();
-        while let Some(Claim::Solo { units }) = claim(&mut schedule, worker) {
-            schedule.run_slab(&units);
-            runs.push(units);
+        while let Some(Claim::Solo { tasks }) = claim(&mut schedule, worker) {
+            schedule.run_slab(&tasks);
+            runs.push(tasks);
         }
         runs
     };
@@ -778,7 +781,7 @@ fn small_units_are_made_whole() {
     assert_eq!(of(false, 150, 84 << 10), []);
 }
 
-/// A line of streams of batches of two.
+/// A session of streams of batches of two.
 fn streams(before_loading: bool, count: usize) -> TestSchedule {
     let plan = EpochPlan {
         pulls: Some(Pulls { before_loading }),
@@ -792,18 +795,18 @@ fn streams(before_loading: bool, count: usize) -> TestSchedule {
     schedule
 }
 
-fn pull(unit: u64) -> Option<Claim> {
-    Some(Claim::Pull { unit: Unit(unit) })
+fn pull(task: u64) -> Option<Claim> {
+    Some(Claim::Pull { task: TaskId(task) })
 }
 
 /// One worker pulls at a time. With others, it pulls while there is room; alone, it loads first what was pulled.
 #[test]
-fn items_are_pulled_one_unit_at_a_time() {
+fn items_are_pulled_one_task_at_a_time() {
     for before_loading in [false, true] {
         let mut schedule = streams(before_loading, 1);
         assert_eq!(claim(&mut schedule, WORKER), pull(0));
         assert_eq!(claim(&mut schedule, WORKER), None, "somebody pulls");
-        schedule.pulled(Unit(0), 2);
+        schedule.pulled(TaskId(0), 2);
         let next = claim(&mut schedule, WORKER);
         match before_loading {
             true => assert_eq!(next, pull(1)),
@@ -812,23 +815,24 @@ fn items_are_pulled_one_unit_at_a_time() {
         // The other one does the rest; then the window is full.
         while let Some(claimed) = claim(&mut schedule, WORKER) {
             assert!(
-                matches!(claimed, Claim::Load { .. }) != (claimed == Claim::Pull { unit: Unit(1) })
+                matches!(claimed, Claim::Load { .. })
+                    != (claimed == Claim::Pull { task: TaskId(1) })
             );
         }
-        assert_eq!(schedule.end(), Unit(2));
+        assert_eq!(schedule.end(), TaskId(2));
     }
 }
 
-/// The end of a stream is found by whoever pulls next: the unit is gone again, and the next epoch goes on with its number.
+/// The end of a stream is found by whoever pulls next: the task is gone again, and the next epoch goes on with its number.
 #[test]
 fn a_stream_ends_where_nothing_is_left_to_pull() {
     let mut schedule = streams(true, 2);
     let mut removed = Removed::default();
     assert_eq!(claim(&mut schedule, WORKER), pull(0));
-    schedule.pulled(Unit(0), 2);
+    schedule.pulled(TaskId(0), 2);
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
-    let next = schedule.segments[1].id;
-    let early = schedule.segments[0].units.clone().unwrap().plan;
+    let next = schedule.epoch_entries[1].id;
+    let early = schedule.epoch_entries[0].tasks.clone().unwrap().plan;
     assert_eq!(
         schedule.enter_plan(next, early.clone()),
         None,
@@ -836,23 +840,26 @@ fn a_stream_ends_where_nothing_is_left_to_pull() {
     );
     assert_eq!(
         (
-            schedule.units_of(0),
+            schedule.tasks_of(0),
             schedule.remaining().is_some_and(|left| left > 0)
         ),
         (None, true)
     );
-    assert_eq!(schedule.close_end_before(Unit(1), 0, &mut removed), Some(1));
-    assert_eq!((removed.units.len(), schedule.remaining()), (1, Some(1)));
     assert_eq!(
-        schedule.close_end_before(Unit(1), 0, &mut removed),
+        schedule.close_end_before(TaskId(1), 0, &mut removed),
+        Some(1)
+    );
+    assert_eq!((removed.tasks.len(), schedule.remaining()), (1, Some(1)));
+    assert_eq!(
+        schedule.close_end_before(TaskId(1), 0, &mut removed),
         None,
         "once"
     );
     // Now the next one is planned.
-    let plans = Claim::Plan { segment: next };
+    let plans = Claim::Plan { epoch_entry: next };
     assert!(std::iter::from_fn(|| claim(&mut schedule, WORKER)).any(|claim| claim == plans));
-    let units = schedule.enter_plan(next, early).unwrap();
-    assert_eq!(units.first, Unit(1));
+    let tasks = schedule.enter_plan(next, early).unwrap();
+    assert_eq!(tasks.first, TaskId(1));
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
 }
 
@@ -862,27 +869,27 @@ fn a_stream_that_is_left_ends_there() {
     let mut schedule = streams(true, 2);
     let mut removed = Removed::default();
     assert_eq!(claim(&mut schedule, WORKER), pull(0));
-    schedule.pulled(Unit(0), 2);
+    schedule.pulled(TaskId(0), 2);
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
-    let plan = schedule.segments[0].units.clone().unwrap().plan;
+    let plan = schedule.epoch_entries[0].tasks.clone().unwrap().plan;
     assert_eq!(schedule.close_end(0), Some(2));
-    assert_eq!(schedule.enter_plan(1, plan).unwrap().first, Unit(2));
+    assert_eq!(schedule.enter_plan(1, plan).unwrap().first, TaskId(2));
     schedule.leave(0, &mut removed);
-    assert!(!schedule.holds(Unit(1)), "who pulls finds that out");
+    assert!(!schedule.holds(TaskId(1)), "who pulls finds that out");
     assert!(schedule.come_to(1, &mut removed));
     assert_eq!(claim(&mut schedule, OWN), pull(2));
 }
 
-/// Where bytes are limited: nothing is known before the first unit's size, and then as many are open as there is room for; one that turns
+/// Where bytes are limited: nothing is known before the first task's size, and then as many are open as there is room for; one that turns
 /// out larger waits for its memory, unless the consumer is blocked on it.
 #[test]
-fn units_wait_for_room() {
+fn tasks_wait_for_room() {
     const PAGE: usize = 1 << 12;
     let bound = Some(Bound {
         bytes: 100 * PAGE,
         row_bytes: None,
     });
-    let mut schedule = line(EpochPlan {
+    let mut schedule = session(EpochPlan {
         bound,
         ..plan(9, 1, 9)
     });
@@ -892,28 +899,28 @@ fn units_wait_for_room() {
     };
     assert_eq!(claim(&mut schedule, WORKER), rows(0, 0..1));
     assert_eq!(claim(&mut schedule, WORKER), None);
-    assert!(schedule.want_pageable(Unit(0), 40 * PAGE, 100 * PAGE));
+    assert!(schedule.want_pageable(TaskId(0), 40 * PAGE, 100 * PAGE));
     // Two of 40 pages, and no third.
     assert_eq!(claim(&mut schedule, WORKER), rows(1, 0..1));
     assert_eq!(claim(&mut schedule, WORKER), None);
-    assert!(!schedule.want_pageable(Unit(1), 70 * PAGE, 60 * PAGE));
+    assert!(!schedule.want_pageable(TaskId(1), 70 * PAGE, 60 * PAGE));
     assert_eq!(claim(&mut schedule, with(60 * PAGE)), None);
-    let (unit, bytes) = (Unit(1), 70 * PAGE);
+    let (task, bytes) = (TaskId(1), 70 * PAGE);
     assert_eq!(
         claim(&mut schedule, with(70 * PAGE)),
-        Some(Claim::Grant { unit, bytes })
+        Some(Claim::Grant { task, bytes })
     );
-    schedule.entry(unit).slab = SlabState::Held { bytes };
+    schedule.entry(task).slab = SlabState::Held { bytes };
     // The consumer comes to it.
-    schedule.granted_pageable(Unit(0));
-    assert_eq!(schedule.loaded(Unit(0), all(1), None), Next::Finish);
-    schedule.ready(Unit(0));
+    schedule.granted_pageable(TaskId(0));
+    assert_eq!(schedule.loaded(TaskId(0), all(1), None), Next::Finish);
+    schedule.ready(TaskId(0));
     assert_eq!(schedule.deliver(1).count(), 1);
     assert_eq!(claim(&mut schedule, with(0)), None);
     schedule.block();
     assert_eq!(
         claim(&mut schedule, with(0)),
-        Some(Claim::Grant { unit, bytes })
+        Some(Claim::Grant { task, bytes })
     );
 }
 
@@ -922,7 +929,7 @@ fn units_wait_for_room() {
 fn gaps_are_not_too_far_behind() {
     for given in [0, 0b1011, u64::MAX] {
         let given = Given::behind_first(given);
-        let mut schedule = line(EpochPlan {
+        let mut schedule = session(EpochPlan {
             any_order: true,
             given,
             ..plan(500, 1, 500)
@@ -930,19 +937,19 @@ fn gaps_are_not_too_far_behind() {
         let most = (1..=MOST_BEHIND).filter(|batch| given.behind() >> (batch - 1) & 1 == 0);
         let most = most.count() as u64;
         assert_eq!(claim(&mut schedule, OWN), rows(0, 0..1));
-        for unit in 1..=most {
-            make(&mut schedule, unit, 1_000_000);
-            assert_eq!(schedule.deliver_any(|()| true), [(Unit(unit), ())]);
-            assert!(!schedule.holds(Unit(unit)));
+        for task in 1..=most {
+            make(&mut schedule, task, 1_000_000);
+            assert_eq!(schedule.deliver_any(|()| true), [(TaskId(task), ())]);
+            assert!(!schedule.holds(TaskId(task)));
         }
         assert_eq!(claim(&mut schedule, OWN), None);
         assert_eq!(schedule.remaining(), Some(500 - given.count()));
-        schedule.want(Unit(0), 1);
-        schedule.granted(Unit(0));
-        assert_eq!(schedule.loaded(Unit(0), all(1), None), Next::Finish);
-        schedule.ready(Unit(0));
+        schedule.want(TaskId(0), 1);
+        schedule.granted(TaskId(0));
+        assert_eq!(schedule.loaded(TaskId(0), all(1), None), Next::Finish);
+        schedule.ready(TaskId(0));
         assert_eq!(schedule.deliver_any(|()| true).len(), 1);
-        assert_eq!(schedule.first(), Unit(most + 1));
+        assert_eq!(schedule.first(), TaskId(most + 1));
         assert_eq!(claim(&mut schedule, OWN), rows(most + 1, 0..1));
     }
 }

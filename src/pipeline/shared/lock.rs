@@ -1,65 +1,70 @@
-//! The board's lock. A [`Guard`] holds it for a few instructions at a time, and never across the user's code, the ring or a device.
-//! What must happen without it goes into the guard's [`Bin`], which is emptied when the lock is released.
+//! The shared state's lock. A [`Locked`] holds it for a few instructions at a time, and never across the user's code, the ring or a device.
+//! What must happen without it goes into the guard's [`Deferred`], which is emptied when the lock is released.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
 
-use super::data::{EpochSlot, UnitSlot};
-use super::session::Line;
-use super::state::{Board, Wake};
-use crate::device::Account;
+use super::data::{EpochData, TaskData};
+use super::session::Session;
+use super::state::{State, Wake};
+use crate::device::SlabQuota;
 use crate::error::drop_each;
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::{Removed, Unit};
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::{Removed, TaskId};
 use crate::pipeline::threads::pipeline::Pipeline;
 use crate::pipeline::traits::MadeAlone;
 use crate::sync::{Arc, Condvar, Instant, MutexGuard, planted};
 
-/// Holds the board's lock.
-pub(crate) struct Guard<'a, B: 'static> {
+/// Holds the shared lock.
+pub(crate) struct Locked<'a, B: 'static> {
     pipeline: &'a Pipeline<B>,
     /// `None` only for an instant, while the lock is released.
-    board: Option<MutexGuard<'a, Board<B>>>,
-    pub(crate) bin: Bin<B>,
+    state: Option<MutexGuard<'a, State<B>>>,
+    pub(crate) deferred: Deferred<B>,
 }
 
-impl<'a, B: 'static> Guard<'a, B> {
-    pub(crate) fn new(pipeline: &'a Pipeline<B>) -> Guard<'a, B> {
-        Guard {
+impl<'a, B: 'static> Locked<'a, B> {
+    pub(crate) fn new(pipeline: &'a Pipeline<B>) -> Locked<'a, B> {
+        Locked {
             pipeline,
-            board: Some(pipeline.board.lock()),
-            bin: Bin::default(),
+            state: Some(pipeline.state.lock()),
+            deferred: Deferred::default(),
         }
     }
 
-    pub(crate) fn split(&mut self) -> (&mut Board<B>, &mut Bin<B>) {
-        match &mut self.board {
-            Some(board) => (board, &mut self.bin),
+    pub(crate) fn split(&mut self) -> (&mut State<B>, &mut Deferred<B>) {
+        match &mut self.state {
+            Some(state) => (state, &mut self.deferred),
             None => unreachable!("it is `None` within `release` only"),
         }
     }
 
-    pub(crate) fn line(&mut self, key: u64) -> Option<(&mut Line<B>, &mut Bin<B>)> {
-        let (board, bin) = self.split();
-        Some((board.line(key)?, bin))
+    pub(crate) fn session(&mut self, key: u64) -> Option<(&mut Session<B>, &mut Deferred<B>)> {
+        let (state, deferred) = self.split();
+        Some((state.session(key)?, deferred))
     }
 
-    /// The line of an open unit; `None` if the unit is gone, and nobody wants it.
-    pub(crate) fn line_of(
+    /// The session of an open task; `None` if the task is gone, and nobody wants it.
+    pub(crate) fn session_of(
         &mut self,
-        pass: &Pass,
-        unit: Unit,
-    ) -> Option<(&mut Line<B>, &mut Bin<B>)> {
-        let (line, bin) = self.line(pass.line)?;
-        line.schedule.holds(unit).then_some((line, bin))
+        context: &EpochContext,
+        task: TaskId,
+    ) -> Option<(&mut Session<B>, &mut Deferred<B>)> {
+        let (session, deferred) = self.session(context.session)?;
+        session.schedule.holds(task).then_some((session, deferred))
     }
 
-    /// Reports a unit that was made from end to end. `false`: the unit is gone.
-    pub(crate) fn made(&mut self, pass: &Pass, unit: Unit, alone: MadeAlone<B>) -> bool {
-        match self.line_of(pass, unit) {
-            Some((line, _)) => line.made(unit, alone),
+    /// Reports a task that was made from end to end. `false`: the task is gone.
+    pub(crate) fn made(
+        &mut self,
+        context: &EpochContext,
+        task: TaskId,
+        alone: MadeAlone<B>,
+    ) -> bool {
+        match self.session_of(context, task) {
+            Some((session, _)) => session.made(task, alone),
             None => {
-                self.bin.drop_later(alone.made);
+                self.deferred.drop_later(alone.made);
                 return false;
             }
         }
@@ -68,11 +73,11 @@ impl<'a, B: 'static> Guard<'a, B> {
 
     /// Sleeps until notified. Returns at once if the bin had to be emptied first, so the caller must look again in any case.
     pub(crate) fn wait(&mut self, condvar: &Condvar) {
-        match &mut self.board {
-            Some(board) if self.bin.is_empty() => condvar.wait(board),
+        match &mut self.state {
+            Some(state) if self.deferred.is_empty() => condvar.wait(state),
             _ => {
                 self.release();
-                self.board = Some(self.pipeline.board.lock());
+                self.state = Some(self.pipeline.state.lock());
             }
         }
     }
@@ -82,50 +87,50 @@ impl<'a, B: 'static> Guard<'a, B> {
         let Some(end) = end else {
             return self.wait(condvar);
         };
-        match &mut self.board {
-            Some(board) if self.bin.is_empty() => {
-                condvar.wait_until(board, end);
+        match &mut self.state {
+            Some(state) if self.deferred.is_empty() => {
+                condvar.wait_until(state, end);
             }
             _ => self.wait(condvar), // which returns at once
         }
     }
 
     fn release(&mut self) {
-        let bin = std::mem::take(&mut self.bin);
-        let board = self.board.as_mut().filter(|_| bin.wake_workers);
-        let worker = board.and_then(|board| board.worker_to_wake());
-        drop(self.board.take());
-        bin.empty(self.pipeline, worker);
+        let deferred = std::mem::take(&mut self.deferred);
+        let state = self.state.as_mut().filter(|_| deferred.wake_workers);
+        let worker = state.and_then(|state| state.worker_to_wake());
+        drop(self.state.take());
+        deferred.empty(self.pipeline, worker);
     }
 }
 
-impl<B: 'static> Deref for Guard<'_, B> {
-    type Target = Board<B>;
+impl<B: 'static> Deref for Locked<'_, B> {
+    type Target = State<B>;
 
-    fn deref(&self) -> &Board<B> {
-        match &self.board {
-            Some(board) => board,
+    fn deref(&self) -> &State<B> {
+        match &self.state {
+            Some(state) => state,
             None => unreachable!("it is `None` within `release` only"),
         }
     }
 }
 
-impl<B: 'static> DerefMut for Guard<'_, B> {
-    fn deref_mut(&mut self) -> &mut Board<B> {
+impl<B: 'static> DerefMut for Locked<'_, B> {
+    fn deref_mut(&mut self) -> &mut State<B> {
         self.split().0
     }
 }
 
-impl<B: 'static> Drop for Guard<'_, B> {
+impl<B: 'static> Drop for Locked<'_, B> {
     fn drop(&mut self) {
-        if self.board.is_some() {
+        if self.state.is_some() {
             self.release();
         }
     }
 }
 
-/// What must happen when the board's lock is released.
-pub(crate) struct Bin<B> {
+/// What must happen when the shared lock is released.
+pub(crate) struct Deferred<B> {
     /// There may be something to do for a sleeping worker.
     pub(crate) wake_workers: bool,
     /// The device whose pin thread is told to look again.
@@ -133,51 +138,51 @@ pub(crate) struct Bin<B> {
     /// Whether loading turned out to be far from copying.
     pub(crate) found_wide: Option<bool>,
     /// Usually `None`.
-    deferred: Option<Box<Deferred<B>>>,
+    leftovers: Option<Box<Leftovers<B>>>,
 }
 
 /// What must not be done while the lock is held.
-struct Deferred<B> {
-    removed: Removed<EpochSlot<B>, UnitSlot<B>>,
+struct Leftovers<B> {
+    removed: Removed<EpochData<B>, TaskData<B>>,
     /// Much of this is the user's, whose `drop` may do anything.
     drops: Vec<Box<dyn Any>>,
-    /// Accounts, with how many slabs they have use for from now on.
-    slabs: Vec<(Arc<Account>, usize)>,
-    /// Accounts that were opened or shared, and are not needed.
-    accounts: Vec<Arc<Account>>,
+    /// Quotas, with how many slabs they have use for from now on.
+    slabs: Vec<(Arc<SlabQuota>, usize)>,
+    /// Quotas that were opened or shared, and are not needed.
+    quotas: Vec<Arc<SlabQuota>>,
 }
 
-impl<B> Default for Bin<B> {
-    fn default() -> Bin<B> {
-        Bin {
+impl<B> Default for Deferred<B> {
+    fn default() -> Deferred<B> {
+        Deferred {
             wake_workers: false,
             told: None,
             found_wide: None,
-            deferred: None,
+            leftovers: None,
         }
     }
 }
 
-impl<B: 'static> Bin<B> {
+impl<B: 'static> Deferred<B> {
     fn is_empty(&self) -> bool {
         !self.wake_workers
             && self.told.is_none()
             && self.found_wide.is_none()
-            && self.deferred.is_none()
+            && self.leftovers.is_none()
     }
 
-    fn deferred(&mut self) -> &mut Deferred<B> {
-        self.deferred.get_or_insert_with(|| {
-            Box::new(Deferred {
+    fn leftovers(&mut self) -> &mut Leftovers<B> {
+        self.leftovers.get_or_insert_with(|| {
+            Box::new(Leftovers {
                 removed: Removed::default(),
                 drops: Vec::new(),
                 slabs: Vec::new(),
-                accounts: Vec::new(),
+                quotas: Vec::new(),
             })
         })
     }
 
-    /// Tells the device's pin thread to look again. (Whoever holds the lock is busy with one line, which has one device.)
+    /// Tells the device's pin thread to look again. (Whoever holds the lock is busy with one session, which has one device.)
     pub(crate) fn tell_pin_thread(&mut self, device: usize) {
         debug_assert!(self.told.is_none_or(|told| told == device));
         self.told = Some(device);
@@ -186,24 +191,24 @@ impl<B: 'static> Bin<B> {
     /// Drops something without the lock.
     pub(crate) fn drop_later(&mut self, thing: impl Any) {
         if !planted("what is left over is dropped under the lock") {
-            self.deferred().drops.push(Box::new(thing));
+            self.leftovers().drops.push(Box::new(thing));
         }
     }
 
     /// Where a schedule puts what it removes.
-    pub(crate) fn removed(&mut self) -> &mut Removed<EpochSlot<B>, UnitSlot<B>> {
-        &mut self.deferred().removed
+    pub(crate) fn removed(&mut self) -> &mut Removed<EpochData<B>, TaskData<B>> {
+        &mut self.leftovers().removed
     }
 
-    /// An account has use for that many slabs from now on.
-    pub(crate) fn set_slabs(&mut self, account: Arc<Account>, slabs: usize) {
-        self.deferred().slabs.push((account, slabs));
+    /// An quota has use for that many slabs from now on.
+    pub(crate) fn set_slabs(&mut self, quota: Arc<SlabQuota>, slabs: usize) {
+        self.leftovers().slabs.push((quota, slabs));
     }
 
-    /// Closes an account that was opened or shared, and is not needed.
-    pub(crate) fn close_account(&mut self, account: Option<Arc<Account>>) {
-        if let Some(account) = account {
-            self.deferred().accounts.push(account);
+    /// Closes an quota that was opened or shared, and is not needed.
+    pub(crate) fn close_quota(&mut self, quota: Option<Arc<SlabQuota>>) {
+        if let Some(quota) = quota {
+            self.leftovers().quotas.push(quota);
         }
     }
 
@@ -212,41 +217,39 @@ impl<B: 'static> Bin<B> {
         if let Some(is_wide) = self.found_wide {
             let _ = pipeline.is_wide.set(is_wide);
         }
-        if let Some(deferred) = &self.deferred {
-            deferred.tell_passes();
-            deferred.settle_accounts(pipeline);
+        if let Some(leftovers) = &self.leftovers {
+            leftovers.tell_passes();
+            leftovers.settle_quotas(pipeline);
         }
         if let Some(device) = self.told {
             pipeline.tell_pin_thread(device);
         }
         match worker {
             Some(Wake::One(group)) => _ = pipeline.worker_wakeups[group].notify_one(),
-            Some(Wake::OffDuty) => _ = pipeline.off_duty.notify_all(),
+            Some(Wake::Inactive) => _ = pipeline.inactive.notify_all(),
             None => {}
         }
-        if let Some(deferred) = self.deferred {
-            drop_each(deferred.removed.units);
-            drop_each(deferred.removed.epochs);
-            drop_each(deferred.drops);
+        if let Some(leftovers) = self.leftovers {
+            drop_each(leftovers.removed.tasks);
+            drop_each(leftovers.removed.epochs);
+            drop_each(leftovers.drops);
         }
     }
 }
 
-impl<B: 'static> Deferred<B> {
+impl<B: 'static> Leftovers<B> {
     /// Those who pull for an epoch that is gone stop.
     fn tell_passes(&self) {
         let passes = self.removed.epochs.iter();
-        let passes = passes.filter_map(|epoch| epoch.pass.as_ref());
-        passes.for_each(|pass| pass.leaves());
+        let passes = passes.filter_map(|epoch| epoch.context.as_ref());
+        passes.for_each(|context| context.leaves());
     }
 
-    fn settle_accounts(&self, pipeline: &Pipeline<B>) {
-        for (account, slabs) in &self.slabs {
-            account.set_slabs(*slabs, pipeline.slabs_within(account.kind()));
+    fn settle_quotas(&self, pipeline: &Pipeline<B>) {
+        for (quota, slabs) in &self.slabs {
+            quota.set_slabs(*slabs, pipeline.slabs_within(quota.kind()));
         }
-        let ended = self.removed.epochs.iter().filter_map(EpochSlot::account);
-        ended
-            .chain(&self.accounts)
-            .for_each(|account| account.close());
+        let ended = self.removed.epochs.iter().filter_map(EpochData::quota);
+        ended.chain(&self.quotas).for_each(|quota| quota.close());
     }
 }

@@ -1,142 +1,147 @@
-//! A line: the schedule of what one consumer iterates, with what its epochs and open units carry.
+//! A session: the schedule of what one consumer iterates, with what its epochs and open tasks carry.
 
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::data::{Delivered, EpochSlot, Made, UnitSlot};
-use super::lock::Bin;
-use crate::device::{Account, Charge, InFlight, SetAside};
+use super::data::{Delivered, EpochData, Made, TaskData};
+use super::lock::Deferred;
+use crate::device::{ByteBudget, BytePermit, Reservation, SlabQuota};
 use crate::error::Result;
-use crate::pipeline::epoch::Pass;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::epoch_plan::EpochPlan;
-use crate::pipeline::plan::options::Portion;
+use crate::pipeline::plan::options::DeviceShard;
 use crate::pipeline::plan::partition::EpochOrder;
-use crate::pipeline::schedule::{Claim, Claimant, Claimed, RunSlab, Schedule, Unit};
+use crate::pipeline::schedule::{Claim, Claimant, Claimed, RunSlab, Schedule, TaskId};
 use crate::pipeline::traits::{
-    Changes, Each, Failed, MadeAlone, Permits, Pull, Recipe, Remade, Sends, Work,
+    Build, Changes, Each, Factory, Failed, MadeAlone, Pull, Rebuilder, SendWindow, TransferQueue,
 };
 use crate::sync::{Arc, AtomicBool, Condvar, planted};
 use crate::tensor::Offload;
 
 /// What one consumer iterates: an epoch, or several that follow each other.
-pub(crate) struct Line<B> {
+pub(crate) struct Session<B> {
     pub(crate) key: u64,
     /// Which of this rank's batches it has, and for which device.
-    pub(crate) share: Portion,
+    pub(crate) share: DeviceShard,
     /// Its consumer sleeps here.
-    pub(crate) unit_ready: Arc<Condvar>,
-    pub(crate) schedule: Schedule<EpochSlot<B>, UnitSlot<B>>,
+    pub(crate) task_ready: Arc<Condvar>,
+    pub(crate) schedule: Schedule<EpochData<B>, TaskData<B>>,
     /// The bytes in flight, if they are limited.
-    pub(crate) in_flight: Option<Arc<InFlight>>,
+    pub(crate) byte_budget: Option<Arc<ByteBudget>>,
 }
 
 /// Something to do, with all that is needed to do it.
 pub(crate) enum Job<B> {
     Plan {
-        line: u64,
-        segment: u64,
+        session: u64,
+        epoch_entry: u64,
     },
     Load {
-        pass: Arc<Pass>,
-        unit: Unit,
+        context: Arc<EpochContext>,
+        task: TaskId,
         claimed: Claimed,
-        work: Arc<dyn Work<B>>,
+        build: Arc<dyn Build<B>>,
     },
     Finish {
-        pass: Arc<Pass>,
-        unit: Unit,
+        context: Arc<EpochContext>,
+        task: TaskId,
     },
     /// It was made, and is to be made again, without the device's help.
-    Remake {
-        pass: Arc<Pass>,
-        unit: Unit,
+    Rebuild {
+        context: Arc<EpochContext>,
+        task: TaskId,
         /// What had become of its samples.
         changes: Changes,
-        own: Option<Remade<B>>,
+        own: Option<Rebuilder<B>>,
     },
     Solo {
-        pass: Arc<Pass>,
-        units: Range<u64>,
+        context: Arc<EpochContext>,
+        tasks: Range<u64>,
         /// They are page-locked: the slab for all of them.
         run: Option<Run>,
     },
     Grant {
-        pass: Arc<Pass>,
-        unit: Unit,
+        context: Arc<EpochContext>,
+        task: TaskId,
         bytes: usize,
-        work: Arc<dyn Work<B>>,
-        charge: Option<Arc<Charge>>,
+        build: Arc<dyn Build<B>>,
+        permit: Option<Arc<BytePermit>>,
     },
     Pull {
-        pass: Arc<Pass>,
-        unit: Unit,
+        context: Arc<EpochContext>,
+        task: TaskId,
         stream: Box<dyn Pull<B>>,
         offload: Offload,
     },
 }
 
-/// A run of page-locked units.
+/// A run of page-locked tasks.
 pub(crate) struct Run {
     pub(crate) slab: RunSlab,
-    /// `None`: the account has no room for it.
-    pub(crate) set_aside: Option<SetAside>,
+    /// `None`: the quota has no room for it.
+    pub(crate) reservation: Option<Reservation>,
     pub(crate) offload: Offload,
 }
 
-impl<B: 'static> Line<B> {
-    pub(crate) fn claim(&mut self, recipe: &dyn Recipe<B>, claimant: Claimant) -> Option<Job<B>> {
+impl<B: 'static> Session<B> {
+    pub(crate) fn claim(&mut self, factory: &dyn Factory<B>, claimant: Claimant) -> Option<Job<B>> {
         let claimant = self.with_slabs(claimant);
-        let open = |epoch: &EpochSlot<B>, unit: Unit, is_own: bool| {
-            let Some(pass) = &epoch.pass else {
-                unreachable!("units are opened of epochs that are planned");
+        let open = |epoch: &EpochData<B>, task: TaskId, is_own: bool| {
+            let Some(context) = &epoch.context else {
+                unreachable!("tasks are opened of epochs that are planned");
             };
-            let work = (!is_own).then(|| recipe.open(pass, pass.place(unit), epoch.offload()));
-            UnitSlot::new(Arc::clone(pass), work)
+            let build =
+                (!is_own).then(|| factory.open(context, context.place(task), epoch.offload()));
+            TaskData::new(Arc::clone(context), build)
         };
         match self.schedule.claim(claimant, open)? {
-            Claim::Plan { segment } => {
-                let line = self.key;
-                Some(Job::Plan { line, segment })
+            Claim::Plan { epoch_entry } => {
+                let session = self.key;
+                Some(Job::Plan {
+                    session,
+                    epoch_entry,
+                })
             }
-            Claim::Load { unit, claimed } => {
-                let work = self.slot(unit).work.clone()?;
+            Claim::Load { task, claimed } => {
+                let build = self.data(task).build.clone()?;
                 Some(Job::Load {
-                    pass: self.pass(unit),
-                    unit,
+                    context: self.context(task),
+                    task,
                     claimed,
-                    work,
+                    build,
                 })
             }
-            Claim::Finish { unit } => {
-                let pass = self.pass(unit);
-                Some(Job::Finish { pass, unit })
+            Claim::Finish { task } => {
+                let context = self.context(task);
+                Some(Job::Finish { context, task })
             }
-            Claim::Solo { units } => Some(self.solo(units)),
-            Claim::Grant { unit, bytes } => {
-                let work = self.slot(unit).work.clone()?;
+            Claim::Solo { tasks } => Some(self.solo(tasks)),
+            Claim::Grant { task, bytes } => {
+                let build = self.data(task).build.clone()?;
                 // Here, under the lock: the next that looks finds it counted.
-                let in_flight = self.in_flight.as_ref();
-                let in_flight = in_flight.cloned();
-                let pass = self.pass(unit);
-                let charge = in_flight.map(|in_flight| in_flight.charge(bytes, &pass.meter));
+                let byte_budget = self.byte_budget.as_ref();
+                let byte_budget = byte_budget.cloned();
+                let context = self.context(task);
+                let permit =
+                    byte_budget.map(|byte_budget| byte_budget.permit(bytes, &context.meter));
                 Some(Job::Grant {
-                    pass,
-                    unit,
+                    context,
+                    task,
                     bytes,
-                    work,
-                    charge,
+                    build,
+                    permit,
                 })
             }
-            Claim::Pull { unit } => {
-                let pass = self.pass(unit);
-                let epoch = self.schedule.epoch(pass.segment)?;
+            Claim::Pull { task } => {
+                let context = self.context(task);
+                let epoch = self.schedule.epoch(context.epoch_entry)?;
                 let offload = epoch.offload();
                 let Some(stream) = epoch.stream.take() else {
-                    unreachable!("a unit is opened for whoever pulls next, and the stream is back");
+                    unreachable!("a task is opened for whoever pulls next, and the stream is back");
                 };
                 Some(Job::Pull {
-                    pass,
-                    unit,
+                    context,
+                    task,
                     stream,
                     offload,
                 })
@@ -144,30 +149,30 @@ impl<B: 'static> Line<B> {
         }
     }
 
-    /// Whether [`claim`](Line::claim) would return something.
+    /// Whether [`claim`](Session::claim) would return something.
     pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
         let claimant = self.with_slabs(claimant);
         self.schedule.has_claim(claimant)
     }
 
-    /// Whether this claimant found nothing to do because there is nothing: others would find nothing, either, until somebody has had the line in
-    /// hand.
+    /// Whether this claimant found nothing to do because there is nothing: others would find nothing, either, until somebody has had the
+    /// session in hand.
     pub(crate) fn has_nothing_for_any(&self, claimant: Claimant) -> bool {
         let is_for_others = claimant.is_spare && self.schedule.copies();
         !is_for_others && !self.schedule.holds_back()
     }
 
-    /// How many slabs are left for runs, where units may share them.
+    /// How many slabs are left for runs, where tasks may share them.
     fn with_slabs(&mut self, claimant: Claimant) -> Claimant {
         if !self.schedule.shares_slabs() {
             return claimant;
         }
         let epoch = self.schedule.current();
-        let epoch = epoch.and_then(|segment| self.schedule.epoch(segment)); // those that follow share its account
-        let pass = epoch.and_then(|epoch| epoch.pass.as_ref());
-        let room = pass.and_then(|pass| {
-            let account = pass.account.as_ref()?;
-            Some(account.room(pass.plan().more_slabs))
+        let epoch = epoch.and_then(|epoch_entry| self.schedule.epoch(epoch_entry)); // those that follow share its quota
+        let context = epoch.and_then(|epoch| epoch.context.as_ref());
+        let room = context.and_then(|context| {
+            let quota = context.quota.as_ref()?;
+            Some(quota.room(context.plan().more_slabs))
         });
         Claimant {
             free_slabs: room.unwrap_or(0),
@@ -175,95 +180,99 @@ impl<B: 'static> Line<B> {
         }
     }
 
-    /// Units that their worker makes from end to end: they were claimed so.
-    pub(crate) fn solo(&mut self, units: Range<u64>) -> Job<B> {
-        let first = Unit(units.start);
-        let pass = self.pass(first);
-        let run = pass.account.as_ref().map(|account| {
-            let slab = self.schedule.run_slab(&units);
-            let epoch = self.schedule.epoch(pass.segment);
+    /// Tasks that their worker makes from end to end: they were claimed so.
+    pub(crate) fn solo(&mut self, tasks: Range<u64>) -> Job<B> {
+        let first = TaskId(tasks.start);
+        let context = self.context(first);
+        let run = context.quota.as_ref().map(|quota| {
+            let slab = self.schedule.run_slab(&tasks);
+            let epoch = self.schedule.epoch(context.epoch_entry);
             Run {
                 slab,
-                set_aside: account.set_aside(slab.uncounted, pass.plan().more_slabs),
+                reservation: quota.reserve(slab.uncounted, context.plan().more_slabs),
                 offload: epoch.map_or(Offload::default(), |epoch| epoch.offload()),
             }
         });
-        Job::Solo { pass, units, run }
+        Job::Solo {
+            context,
+            tasks,
+            run,
+        }
     }
 
-    /// Gives a unit to whoever makes it again.
-    pub(crate) fn remake(&mut self, unit: Unit) -> Job<B> {
-        self.schedule.remaking(unit);
-        let slot = self.slot(unit);
-        Job::Remake {
-            pass: Arc::clone(&slot.pass),
-            unit,
-            changes: slot
+    /// Gives a task to whoever makes it again.
+    pub(crate) fn rebuild(&mut self, task: TaskId) -> Job<B> {
+        self.schedule.remaking(task);
+        let data = self.data(task);
+        Job::Rebuild {
+            context: Arc::clone(&data.context),
+            task,
+            changes: data
                 .changes
                 .take()
                 .map(|changes| *changes)
                 .unwrap_or_default(),
-            own: slot.own.as_ref().map(|own| own.again()),
+            own: data.own.as_ref().map(|own| own.again()),
         }
     }
 
-    pub(crate) fn slot(&mut self, unit: Unit) -> &mut UnitSlot<B> {
-        self.schedule.payload(unit)
+    pub(crate) fn data(&mut self, task: TaskId) -> &mut TaskData<B> {
+        self.schedule.payload(task)
     }
 
-    pub(crate) fn pass(&mut self, unit: Unit) -> Arc<Pass> {
-        Arc::clone(&self.slot(unit).pass)
+    pub(crate) fn context(&mut self, task: TaskId) -> Arc<EpochContext> {
+        Arc::clone(&self.data(task).context)
     }
 
-    /// The first unit that waits for a slab.
-    pub(crate) fn first_waiting(&mut self) -> Option<(Arc<Pass>, Unit)> {
-        let unit = self.schedule.next_want()?.unit;
-        Some((self.pass(unit), unit))
+    /// The first task that waits for a slab.
+    pub(crate) fn first_waiting(&mut self) -> Option<(Arc<EpochContext>, TaskId)> {
+        let task = self.schedule.next_want()?.task;
+        Some((self.context(task), task))
     }
 
-    /// Sets the plan of an epoch, if [`Schedule::enter_plan`] takes it. `account`: a new one, or that of the epoch before.
+    /// Sets the plan of an epoch, if [`Schedule::enter_plan`] takes it. `quota`: a new one, or that of the epoch before.
     pub(crate) fn enter_plan(
         &mut self,
-        segment: u64,
+        epoch_entry: u64,
         plan: EpochPlan,
         order: EpochOrder,
-        account: Option<Arc<Account>>,
-    ) -> Option<Arc<Pass>> {
-        let units = self.schedule.enter_plan(segment, plan)?;
-        let slot = self.schedule.epoch(segment)?;
-        let announced = slot.announced.as_ref().map(|ends| Arc::clone(&ends.0));
-        let pass = Arc::new(Pass {
-            line: self.key,
-            segment,
+        quota: Option<Arc<SlabQuota>>,
+    ) -> Option<Arc<EpochContext>> {
+        let tasks = self.schedule.enter_plan(epoch_entry, plan)?;
+        let data = self.schedule.epoch(epoch_entry)?;
+        let announced = data.announced.as_ref().map(|ends| Arc::clone(&ends.0));
+        let context = Arc::new(EpochContext {
+            session: self.key,
+            epoch_entry,
             device: self.share.device,
-            epoch: slot.epoch,
-            units,
+            epoch: data.epoch,
+            tasks,
             order,
             short_id: announced
                 .as_ref()
                 .map_or(0, |announced| announced.short_id()),
             announced,
-            meter: Arc::clone(&slot.meter),
-            account,
+            meter: Arc::clone(&data.meter),
+            quota,
             has_left: AtomicBool::new(false),
         });
-        slot.pass = Some(Arc::clone(&pass));
-        Some(pass)
+        data.context = Some(Arc::clone(&context));
+        Some(context)
     }
 
-    /// Gives the consumer the next units that are ready: returns the first, and adds the others to `taken`.
+    /// Gives the consumer the next tasks that are ready: returns the first, and adds the others to `taken`.
     pub(crate) fn deliver(
         &mut self,
         taken: &mut VecDeque<Delivered<B>>,
-        bin: &mut Bin<B>,
+        deferred: &mut Deferred<B>,
     ) -> Option<Delivered<B>> {
         self.schedule.used_up();
         // What the program gets on the host is not in flight any more.
-        let ends = self.in_flight.is_some() && !self.is_sent_ahead();
+        let ends = self.byte_budget.is_some() && !self.is_sent_ahead();
         if self.schedule.is_any_order() {
             let next = self.deliver_any(taken, ends);
             if ends && next.is_some() {
-                self.tell_if_waiting(bin);
+                self.tell_if_waiting(deferred);
             }
             return next;
         }
@@ -273,30 +282,30 @@ impl<B: 'static> Line<B> {
         }
         let first = self.schedule.first();
         let slots = self.schedule.deliver(count).enumerate();
-        let mut delivered = slots.filter_map(|(index, slot)| {
-            let unit = Unit(first.0 + index as u64);
-            if let Some(announced) = &slot.pass.announced {
-                announced.settle(&slot.pass.place(unit));
+        let mut delivered = slots.filter_map(|(index, data)| {
+            let task = TaskId(first.0 + index as u64);
+            if let Some(announced) = &data.context.announced {
+                announced.settle(&data.context.place(task));
             }
-            slot.deliver(unit, ends)
+            data.deliver(task, ends)
         });
         let next = delivered.next();
         taken.extend(delivered);
         if ends {
-            self.tell_if_waiting(bin);
+            self.tell_if_waiting(deferred);
         }
-        bin.found_wide = self.schedule.find_out_if_wide();
-        if bin.found_wide == Some(true)
-            && let Some(pass) = next.as_ref().map(|next| &next.pass)
-            && let Some(account) = &pass.account
+        deferred.found_wide = self.schedule.find_out_if_wide();
+        if deferred.found_wide == Some(true)
+            && let Some(context) = next.as_ref().map(|next| &next.context)
+            && let Some(quota) = &context.quota
         {
-            bin.set_slabs(Arc::clone(account), pass.plan().slabs(true));
-            bin.tell_pin_thread(self.share.device);
+            deferred.set_slabs(Arc::clone(quota), context.plan().slabs(true));
+            deferred.tell_pin_thread(self.share.device);
         }
         next
     }
 
-    /// As [`deliver`](Line::deliver), for units in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
+    /// As [`deliver`](Session::deliver), for tasks in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
     fn deliver_any(
         &mut self,
         taken: &mut VecDeque<Delivered<B>>,
@@ -304,18 +313,18 @@ impl<B: 'static> Line<B> {
     ) -> Option<Delivered<B>> {
         let is_sent_ahead = self.is_sent_ahead();
         let prefers =
-            |slot: &UnitSlot<B>| !is_sent_ahead || !matches!(slot.outcome, Some(Ok(Made::Here(_))));
+            |data: &TaskData<B>| !is_sent_ahead || !matches!(data.outcome, Some(Ok(Made::Here(_))));
         let slots = self.schedule.deliver_any(prefers).into_iter();
-        let mut delivered = slots.filter_map(|(unit, slot)| slot.deliver(unit, ends));
+        let mut delivered = slots.filter_map(|(task, data)| data.deliver(task, ends));
         let next = delivered.next();
         taken.extend(delivered);
-        if let Some(pass) = next.as_ref().map(|next| Arc::clone(&next.pass))
-            && let Some(announced) = &pass.announced
+        if let Some(context) = next.as_ref().map(|next| Arc::clone(&next.context))
+            && let Some(announced) = &context.announced
         {
             // The oldest that was not taken may be of the next epoch.
             let first = self.schedule.first();
-            announced.settle_before(match first < pass.units.end {
-                true => pass.batch(first),
+            announced.settle_before(match first < context.tasks.end {
+                true => context.batch(first),
                 false => u64::MAX,
             });
         }
@@ -324,151 +333,166 @@ impl<B: 'static> Line<B> {
 
     /// Whether the consumer's epoch goes to a device.
     fn is_sent_ahead(&mut self) -> bool {
-        let segment = self.schedule.current();
-        segment.is_some_and(|segment| self.outbox(segment).is_some())
+        let epoch_entry = self.schedule.current();
+        epoch_entry.is_some_and(|epoch_entry| self.queue(epoch_entry).is_some())
     }
 
-    /// Takes the segment's first unit that is ready and not sent, and may be, to send it. `pageable`: even if it is not page-locked. And those
-    /// that follow it, if they are page-locked, and may be sent together.
+    /// Takes the entry's first task that is ready and not sent, and may be, to send it. `pageable`: even if it is not page-locked. And
+    /// those that follow it, if they are page-locked, and may be sent together.
     pub(crate) fn take_to_send(
         &mut self,
-        segment: u64,
-        permits: Permits,
+        epoch_entry: u64,
+        window: SendWindow,
         pageable: bool,
-    ) -> Option<(Arc<Pass>, Each<B>)> {
-        let is_here = |&(unit, slot): &(Unit, &UnitSlot<B>)| {
-            slot.pass.segment == segment
-                && (pageable || !slot.is_unpinned)
-                && matches!(slot.outcome, Some(Ok(Made::Here(_))))
-                && slot.pass.batch(unit) < permits.allowed
+    ) -> Option<(Arc<EpochContext>, Each<B>)> {
+        let is_here = |&(task, data): &(TaskId, &TaskData<B>)| {
+            data.context.epoch_entry == epoch_entry
+                && (pageable || !data.is_unpinned)
+                && matches!(data.outcome, Some(Ok(Made::Here(_))))
+                && data.context.batch(task) < window.allowed
         };
-        let (pass, first, count) = {
-            let mut ready = self.schedule.ready_units().filter(is_here);
-            let (first, slot) = ready.next()?;
-            let pass = Arc::clone(&slot.pass);
-            let goes_too = |((unit, slot), next): &((Unit, &UnitSlot<B>), u64)| {
-                unit.0 == *next && !slot.is_unpinned && !pass.is_sent_alone(*unit)
+        let (context, first, count) = {
+            let mut ready = self.schedule.ready_tasks().filter(is_here);
+            let (first, data) = ready.next()?;
+            let context = Arc::clone(&data.context);
+            let goes_too = |((task, data), next): &((TaskId, &TaskData<B>), u64)| {
+                task.0 == *next && !data.is_unpinned && !context.is_sent_alone(*task)
             };
-            let others = match pass.is_sent_alone(first) {
+            let others = match context.is_sent_alone(first) {
                 true => 0,
-                false => permits.together.saturating_sub(1),
+                false => window.together.saturating_sub(1),
             };
             let others = ready.zip(first.0 + 1..).take(others);
             let count = 1 + others.take_while(goes_too).count();
-            if !permits.lets(pass.batch(first), count) {
+            if !window.lets(context.batch(first), count) {
                 return None;
             }
-            (pass, first, count as u64)
+            (context, first, count as u64)
         };
-        let units = (first.0..first.0 + count).map(Unit).map(|unit| {
-            let Some(Ok(Made::Here(made))) = self.slot(unit).outcome.take() else {
+        let tasks = (first.0..first.0 + count).map(TaskId).map(|task| {
+            let Some(Ok(Made::Here(made))) = self.data(task).outcome.take() else {
                 unreachable!("it is here");
             };
             if !planted("a unit can be taken while it is sent") {
-                self.schedule.sending(unit);
+                self.schedule.sending(task);
             }
-            (unit, made)
+            (task, made)
         });
-        Some((pass, units.collect()))
+        Some((context, tasks.collect()))
     }
 
-    /// Sets the outbox of an epoch. Returns the units that failed already, with their batches.
-    pub(crate) fn set_outbox(
+    /// Sets the queue of an epoch. Returns the tasks that failed already, with their batches.
+    pub(crate) fn set_queue(
         &mut self,
-        segment: u64,
-        outbox: Arc<dyn Sends<B>>,
-    ) -> Vec<(u64, Unit)> {
-        if let Some(slot) = self.schedule.epoch(segment) {
-            slot.outbox = Some(outbox);
+        epoch_entry: u64,
+        queue: Arc<dyn TransferQueue<B>>,
+    ) -> Vec<(u64, TaskId)> {
+        if let Some(data) = self.schedule.epoch(epoch_entry) {
+            data.queue = Some(queue);
         }
-        let has_failed = |&(_, slot): &(Unit, &UnitSlot<B>)| {
-            slot.pass.segment == segment && matches!(slot.outcome, Some(Err(_)))
+        let has_failed = |&(_, data): &(TaskId, &TaskData<B>)| {
+            data.context.epoch_entry == epoch_entry && matches!(data.outcome, Some(Err(_)))
         };
-        let failed = self.schedule.ready_units().filter(has_failed);
-        let batches = failed.map(|(unit, slot)| (slot.pass.batch(unit), unit));
+        let failed = self.schedule.ready_tasks().filter(has_failed);
+        let batches = failed.map(|(task, data)| (data.context.batch(task), task));
         batches.collect()
     }
 
-    /// The outbox of an epoch, if it goes to a device.
-    pub(crate) fn outbox(&mut self, segment: u64) -> Option<Arc<dyn Sends<B>>> {
-        self.schedule.epoch(segment)?.outbox.clone()
+    /// The queue of an epoch, if it goes to a device.
+    pub(crate) fn queue(&mut self, epoch_entry: u64) -> Option<Arc<dyn TransferQueue<B>>> {
+        self.schedule.epoch(epoch_entry)?.queue.clone()
     }
 
-    /// Reports a unit that was made from end to end, or its error.
-    pub(crate) fn made(&mut self, unit: Unit, alone: MadeAlone<B>) {
-        self.schedule.made(unit, alone.elapsed_ns());
-        let slot = self.slot(unit);
-        slot.outcome = Some(alone.made.map(Made::Here));
+    /// Reports a task that was made from end to end, or its error.
+    pub(crate) fn made(&mut self, task: TaskId, alone: MadeAlone<B>) {
+        self.schedule.made(task, alone.elapsed_ns());
+        let data = self.data(task);
+        data.outcome = Some(alone.made.map(Made::Here));
         if !alone.changes.is_empty() {
-            slot.changes = Some(Box::new(alone.changes));
+            data.changes = Some(Box::new(alone.changes));
         }
-        self.tell_consumer(unit);
+        self.tell_consumer(task);
     }
 
-    /// The same for a page-locked unit of a run, if it need not move.
-    pub(crate) fn made_of_run(&mut self, unit: Unit, alone: MadeAlone<B>, bin: &mut Bin<B>) {
+    /// The same for a page-locked task of a run, if it need not move.
+    pub(crate) fn made_of_run(
+        &mut self,
+        task: TaskId,
+        alone: MadeAlone<B>,
+        deferred: &mut Deferred<B>,
+    ) {
         // (The first has the run's reserve until now, although the run has its slab.)
-        let was_reserved = self.schedule.reserve_of(unit) > 0;
-        self.made(unit, alone);
+        let was_reserved = self.schedule.reserve_of(task) > 0;
+        self.made(task, alone);
         if was_reserved {
-            self.tell_if_waiting(bin);
+            self.tell_if_waiting(deferred);
         }
     }
 
     /// Notes a failure. Of several, the first row's is delivered.
-    pub(crate) fn note_failure(&mut self, unit: Unit, failure: Failed, bin: &mut Bin<B>) {
-        let slot = self.slot(unit);
-        match &mut slot.failure {
-            Some(first) if first.row <= failure.row => bin.drop_later(failure),
-            Some(first) => bin.drop_later(std::mem::replace(first, failure)),
+    pub(crate) fn note_failure(
+        &mut self,
+        task: TaskId,
+        failure: Failed,
+        deferred: &mut Deferred<B>,
+    ) {
+        let data = self.data(task);
+        match &mut data.failure {
+            Some(first) if first.row <= failure.row => deferred.drop_later(failure),
+            Some(first) => deferred.drop_later(std::mem::replace(first, failure)),
             none => *none = Some(failure),
         }
     }
 
-    /// Makes a unit or its error ready, and wakes whoever waits for that. The first outcome counts.
-    pub(crate) fn publish(&mut self, unit: Unit, outcome: Result<Made<B>>, bin: &mut Bin<B>) {
-        if self.schedule.is_ready(unit) {
-            return bin.drop_later(outcome);
+    /// Makes a task or its error ready, and wakes whoever waits for that. The first outcome counts.
+    pub(crate) fn publish(
+        &mut self,
+        task: TaskId,
+        outcome: Result<Made<B>>,
+        deferred: &mut Deferred<B>,
+    ) {
+        if self.schedule.is_ready(task) {
+            return deferred.drop_later(outcome);
         }
         let (is_sent, is_failed) = (matches!(outcome, Ok(Made::Sent)), outcome.is_err());
-        let slot = self.slot(unit);
-        if let Some(outcome) = slot.outcome.replace(outcome) {
-            bin.drop_later(outcome);
+        let data = self.data(task);
+        if let Some(outcome) = data.outcome.replace(outcome) {
+            deferred.drop_later(outcome);
         }
-        if let Some(work) = slot.work.take() {
-            bin.drop_later(work);
+        if let Some(build) = data.build.take() {
+            deferred.drop_later(build);
         }
-        if let Some(failure) = slot.failure.take() {
-            bin.drop_later(failure);
+        if let Some(failure) = data.failure.take() {
+            deferred.drop_later(failure);
         }
         if is_sent {
-            slot.was_sent();
+            data.was_sent();
         }
-        // (A unit that failed gave its reserve up when it did, in silence.)
-        let was_reserved = self.schedule.reserve_of(unit) > 0 || is_failed;
+        // (A task that failed gave its reserve up when it did, in silence.)
+        let was_reserved = self.schedule.reserve_of(task) > 0 || is_failed;
         match is_sent {
-            true => self.schedule.sent(unit),
-            false => self.schedule.ready(unit),
+            true => self.schedule.sent(task),
+            false => self.schedule.ready(task),
         }
         // It is out of the window, so others can be opened.
-        bin.wake_workers |= is_sent && !planted("a unit that was sent wakes no worker");
+        deferred.wake_workers |= is_sent && !planted("a unit that was sent wakes no worker");
         // The slabs that were left for it are free for others.
         if was_reserved && !planted("a reserve is given up in silence") {
-            self.tell_if_waiting(bin);
+            self.tell_if_waiting(deferred);
         }
-        self.tell_consumer(unit);
+        self.tell_consumer(task);
     }
 
-    /// Tells the pin thread to look again, if a unit waits for its slab.
-    pub(crate) fn tell_if_waiting(&self, bin: &mut Bin<B>) {
+    /// Tells the pin thread to look again, if a task waits for its slab.
+    pub(crate) fn tell_if_waiting(&self, deferred: &mut Deferred<B>) {
         if self.schedule.waits_for_slab() {
-            bin.tell_pin_thread(self.share.device);
+            deferred.tell_pin_thread(self.share.device);
         }
     }
 
-    pub(crate) fn tell_consumer(&self, unit: Unit) {
-        if self.schedule.is_next(unit) && !planted("the consumer is not told") {
-            self.unit_ready.notify_one();
+    pub(crate) fn tell_consumer(&self, task: TaskId) {
+        if self.schedule.is_next(task) && !planted("the consumer is not told") {
+            self.task_ready.notify_one();
         }
     }
 }

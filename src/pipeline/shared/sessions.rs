@@ -1,28 +1,28 @@
-//! The lines of a board, and which of them may have something to do.
+//! The sessions of a loader, and which of them may have something to do.
 //!
-//! A program may hold thousands of epochs, and whoever claims something must not look at all of them. So a line that was found to have
+//! A program may hold thousands of epochs, and whoever claims something must not look at all of them. So a session that was found to have
 //! nothing to do is *quiet*: nobody looks at it until somebody has had it in hand, for what it has to do follows from what is done with it,
-//! under the board's lock. Two things do not:
+//! under the shared lock. Two things do not:
 //!
-//! - bytes in flight that other lines gave back. A line that waits for them is never quiet, for it may be blocked on them;
-//! - slabs that come home to the account of a line whose units share them. What it may open beyond its window depends on them, and it may
-//!   be quiet: its units within the window are opened without (`schedule/runs.rs`), and its consumer has it in hand at its next call.
-//!   Nobody is woken when a slab comes home, so a line that is not quiet would find out at no other time.
+//! - bytes in flight that other sessions gave back. A session that waits for them is never quiet, for it may be blocked on them;
+//! - slabs that come home to the quota of a session whose tasks share them. What it may open beyond its window depends on them, and it may
+//!   be quiet: its tasks within the window are opened without (`schedule/runs.rs`), and its consumer has it in hand at its next call.
+//!   Nobody is woken when a slab comes home, so a session that is not quiet would find out at no other time.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
 
-use super::session::{Job, Line};
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::{Claimant, Unit};
-use crate::pipeline::traits::Recipe;
+use super::session::{Job, Session};
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::{Claimant, TaskId};
+use crate::pipeline::traits::Factory;
 use crate::sync::{Arc, planted};
 
-/// All lines of a loader.
-pub(crate) struct Lines<B> {
+/// All sessions of a loader.
+pub(crate) struct Sessions<B> {
     entries: BTreeMap<u64, Entry<B>>,
     added: u64,
-    /// Counts claims, so that lines take turns.
+    /// Counts claims, so that sessions take turns.
     turn: u64,
     /// Those that somebody has had in hand since the queues were put in order.
     touched: Vec<u64>,
@@ -34,19 +34,19 @@ pub(crate) struct Lines<B> {
     blocked: BTreeSet<u64>,
     /// Those that may wait for a slab, by their device.
     asking: BTreeSet<(usize, u64)>,
-    /// How many lines each device has.
+    /// How many sessions each device has.
     of_device: Vec<usize>,
-    /// How often a line was looked at.
+    /// How often a session was looked at.
     #[cfg(test)]
     pub(crate) looks: u64,
 }
 
-/// A line's place in a queue. Lines whose consumer is blocked come first (`false`), and among equals the one that was served longest
-/// ago: otherwise a line that always has work could starve another of workers and slabs.
+/// A session's place in a queue. Sessions whose consumer is blocked come first (`false`), and among equals the one that was served longest
+/// ago: otherwise a session that always has work could starve another of workers and slabs.
 type Turn = (bool, u64, u64);
 
 struct Entry<B> {
-    line: Line<B>,
+    session: Session<B>,
     is_touched: bool,
     is_asking: bool,
     /// The turn at which one of its jobs was claimed last.
@@ -61,9 +61,9 @@ enum Queue {
     Far,
 }
 
-impl<B: 'static> Lines<B> {
-    pub(crate) fn new() -> Lines<B> {
-        Lines {
+impl<B: 'static> Sessions<B> {
+    pub(crate) fn new() -> Sessions<B> {
+        Sessions {
             entries: BTreeMap::new(),
             added: 0,
             turn: 0,
@@ -78,22 +78,22 @@ impl<B: 'static> Lines<B> {
         }
     }
 
-    /// Adds the line that `make` makes for a new key, which it returns.
-    pub(crate) fn add(&mut self, make: impl FnOnce(u64) -> Line<B>) -> u64 {
+    /// Adds the session that `make` makes for a new key, which it returns.
+    pub(crate) fn add(&mut self, make: impl FnOnce(u64) -> Session<B>) -> u64 {
         self.added += 1;
         let key = self.added;
-        let line = make(key);
-        let device = line.share.device;
+        let session = make(key);
+        let device = session.share.device;
         if self.of_device.len() <= device {
             self.of_device.resize(device + 1, 0);
         }
         self.of_device[device] += 1;
-        // A single line has no place among others until now.
+        // A single session has no place among others until now.
         if let (1, Some(&alone)) = (self.entries.len(), self.entries.keys().next()) {
             self.get(alone);
         }
         let entry = Entry {
-            line,
+            session,
             is_touched: true,
             is_asking: true,
             last_turn: 0,
@@ -110,7 +110,7 @@ impl<B: 'static> Lines<B> {
         let Some(entry) = self.entries.remove(&key) else {
             return;
         };
-        let device = entry.line.share.device;
+        let device = entry.session.share.device;
         self.of_device[device] -= 1;
         self.blocked.remove(&key);
         self.asking.remove(&(device, key));
@@ -119,17 +119,17 @@ impl<B: 'static> Lines<B> {
         }
     }
 
-    /// Removes all lines.
+    /// Removes all sessions.
     pub(crate) fn clear(&mut self) {
-        *self = Lines {
+        *self = Sessions {
             added: self.added,
             turn: self.turn,
-            ..Lines::new()
+            ..Sessions::new()
         };
     }
 
-    /// A line, for whoever changes it.
-    pub(crate) fn get(&mut self, key: u64) -> Option<&mut Line<B>> {
+    /// A session, for whoever changes it.
+    pub(crate) fn get(&mut self, key: u64) -> Option<&mut Session<B>> {
         let entry = self.entries.get_mut(&key)?;
         let is_woken =
             entry.place.is_some() || !planted("a quiet line stays quiet when somebody has had it");
@@ -139,47 +139,47 @@ impl<B: 'static> Lines<B> {
         }
         if !entry.is_asking {
             entry.is_asking = true;
-            self.asking.insert((entry.line.share.device, key));
+            self.asking.insert((entry.session.share.device, key));
         }
-        Some(&mut entry.line)
+        Some(&mut entry.session)
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = &Line<B>> {
-        self.entries.values().map(|entry| &entry.line)
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Session<B>> {
+        self.entries.values().map(|entry| &entry.session)
     }
 
-    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Line<B>> {
-        self.entries.values_mut().map(|entry| &mut entry.line)
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session<B>> {
+        self.entries.values_mut().map(|entry| &mut entry.session)
     }
 
-    /// The line, if there is only one.
-    pub(crate) fn only(&self) -> Option<&Line<B>> {
+    /// The session, if there is only one.
+    pub(crate) fn only(&self) -> Option<&Session<B>> {
         let first = self.entries.values().next()?;
-        (self.entries.len() == 1).then_some(&first.line)
+        (self.entries.len() == 1).then_some(&first.session)
     }
 
-    /// For how many devices there are lines.
+    /// For how many devices there are sessions.
     pub(crate) fn devices(&self) -> usize {
         self.of_device.iter().filter(|count| **count > 0).count()
     }
 
-    /// The lines whose consumer is blocked.
-    pub(crate) fn blocked(&mut self) -> impl Iterator<Item = &Line<B>> {
+    /// The sessions whose consumer is blocked.
+    pub(crate) fn blocked(&mut self) -> impl Iterator<Item = &Session<B>> {
         self.settle();
         let entries = &self.entries;
         let blocked = self.blocked.iter();
-        blocked.filter_map(|key| Some(&entries.get(key)?.line))
+        blocked.filter_map(|key| Some(&entries.get(key)?.session))
     }
 
-    /// Claims something of the first line that has something to do. What lies beyond the epoch that a consumer is at comes last.
-    pub(crate) fn claim(&mut self, recipe: &dyn Recipe<B>, claimant: Claimant) -> Option<Job<B>> {
+    /// Claims something of the first session that has something to do. What lies beyond the epoch that a consumer is at comes last.
+    pub(crate) fn claim(&mut self, factory: &dyn Factory<B>, claimant: Claimant) -> Option<Job<B>> {
         // Those that are still near after the first look wait for others than this claimant, or for bytes.
         let looks = [
             (Queue::Near, false),
             (Queue::Far, true),
             (Queue::Near, true),
         ];
-        let claim = |line: &mut Line<B>, claimant| line.claim(recipe, claimant);
+        let claim = |session: &mut Session<B>, claimant| session.claim(factory, claimant);
         let (job, queue, key) = self.find(&looks, claimant, claim)?;
         self.turn += 1;
         if let Some(entry) = self.entries.get_mut(&key) {
@@ -191,15 +191,15 @@ impl<B: 'static> Lines<B> {
         Some(job)
     }
 
-    /// Whether [`claim`](Lines::claim) would return something.
+    /// Whether [`claim`](Sessions::claim) would return something.
     pub(crate) fn has_claim(&mut self, claimant: Claimant) -> bool {
         let looks = [(Queue::Near, true), (Queue::Far, true)];
-        let look = |line: &mut Line<B>, claimant| line.has_claim(claimant).then_some(());
+        let look = |session: &mut Session<B>, claimant| session.has_claim(claimant).then_some(());
         self.find(&looks, claimant, look).is_some()
     }
 
-    /// The first unit of each of the device's lines that waits for a slab, in the lines' turn.
-    pub(crate) fn waiting(&mut self, device: usize) -> Vec<(Arc<Pass>, Unit)> {
+    /// The first task of each of the device's sessions that waits for a slab, in the sessions' turn.
+    pub(crate) fn waiting(&mut self, device: usize) -> Vec<(Arc<EpochContext>, TaskId)> {
         let asking = self.asking.range((device, 0)..=(device, u64::MAX));
         let asking: Vec<u64> = asking.map(|(_, key)| *key).collect();
         let mut waiting = Vec::new();
@@ -208,9 +208,9 @@ impl<B: 'static> Lines<B> {
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
             };
-            match entry.line.first_waiting() {
+            match entry.session.first_waiting() {
                 Some(first) => {
-                    let is_blocked = entry.line.schedule.is_blocked();
+                    let is_blocked = entry.session.schedule.is_blocked();
                     waiting.push(((!is_blocked, entry.last_turn, key), first));
                 }
                 None => {
@@ -224,14 +224,14 @@ impl<B: 'static> Lines<B> {
     }
 }
 
-impl<B: 'static> Lines<B> {
-    /// Asks the lines of these queues in turn, within the epoch that their consumer is at or also beyond it, until one has an answer. Those
-    /// that have none, whoever asks, go to where they are looked at later, or not at all.
+impl<B: 'static> Sessions<B> {
+    /// Asks the sessions of these queues in turn, within the epoch that their consumer is at or also beyond it, until one has an answer.
+    /// Those that have none, whoever asks, go to where they are looked at later, or not at all.
     fn find<T>(
         &mut self,
         looks: &[(Queue, bool)],
         claimant: Claimant,
-        mut ask: impl FnMut(&mut Line<B>, Claimant) -> Option<T>,
+        mut ask: impl FnMut(&mut Session<B>, Claimant) -> Option<T>,
     ) -> Option<(T, Queue, u64)> {
         self.settle();
         let is_alone = self.entries.len() == 1; // it is in nobody's way
@@ -244,10 +244,10 @@ impl<B: 'static> Lines<B> {
                 let Some(entry) = self.entries.get_mut(&key) else {
                     unreachable!("a line that is removed leaves its queue");
                 };
-                if let Some(found) = ask(&mut entry.line, claimant) {
+                if let Some(found) = ask(&mut entry.session, claimant) {
                     return Some((found, queue, key));
                 }
-                if is_alone || !entry.line.has_nothing_for_any(claimant) {
+                if is_alone || !entry.session.has_nothing_for_any(claimant) {
                     after = Some(turn);
                     continue;
                 }
@@ -257,7 +257,7 @@ impl<B: 'static> Lines<B> {
         None
     }
 
-    /// The line of a queue that comes after this one.
+    /// The session of a queue that comes after this one.
     fn next(&self, queue: Queue, after: Option<Turn>) -> Option<Turn> {
         let queue = match queue {
             Queue::Near => &self.near,
@@ -277,7 +277,7 @@ impl<B: 'static> Lines<B> {
                 continue;
             };
             entry.is_touched = false;
-            let is_blocked = entry.line.schedule.is_blocked();
+            let is_blocked = entry.session.schedule.is_blocked();
             match is_blocked {
                 true => _ = self.blocked.insert(key),
                 false => _ = self.blocked.remove(&key),
@@ -293,12 +293,12 @@ impl<B: 'static> Lines<B> {
         }
     }
 
-    /// Puts a line into a queue, in its turn, or into none.
+    /// Puts a session into a queue, in its turn, or into none.
     fn put(&mut self, key: u64, queue: Option<Queue>) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
-        let turn = (!entry.line.schedule.is_blocked(), entry.last_turn, key);
+        let turn = (!entry.session.schedule.is_blocked(), entry.last_turn, key);
         let place = queue.map(|queue| (queue, turn));
         match std::mem::replace(&mut entry.place, place) {
             Some((Queue::Near, turn)) => _ = self.near.remove(&turn),
@@ -326,7 +326,7 @@ mod tests {
     use crate::device::Device;
     use crate::loader::DataLoader;
 
-    /// How often lines are looked at, for each batch that thousands of epochs give in turn.
+    /// How often sessions are looked at, for each batch that thousands of epochs give in turn.
     fn looks_per_batch(epochs: u64, workers: usize) -> u64 {
         let device = Device::cpu();
         let loader = DataLoader::builder(vec![[1.0f32; 16]; 400])
@@ -341,13 +341,13 @@ mod tests {
                 epoch.next().unwrap().unwrap();
             }
         }
-        let looks = loader.pipeline().lock().lines.looks;
+        let looks = loader.pipeline().lock().sessions.looks;
         looks / (4 * epochs.len() as u64)
     }
 
-    /// A claim takes as long among a thousand lines as among a few: it looks at those that have something to do.
+    /// A claim takes as long among a thousand sessions as among a few: it looks at those that have something to do.
     #[test]
-    fn a_claim_looks_at_few_lines() {
+    fn a_claim_looks_at_few_sessions() {
         for workers in [1, 3] {
             let few = looks_per_batch(50, workers);
             let many = looks_per_batch(1000, workers);

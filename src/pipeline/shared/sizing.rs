@@ -119,11 +119,11 @@ impl fmt::Display for Crew {
 
 /// Which workers are on duty: those with the lowest numbers. The others sleep, until there are too few.
 #[derive(Debug)]
-pub(crate) struct Duty {
+pub(crate) struct ActiveWorkers {
     /// How many workers there are.
     all: usize,
     /// How many of them load.
-    on_duty: usize,
+    active: usize,
     crew: Crew,
     /// Where the measurement of the first batches began.
     mark: Option<Mark>,
@@ -132,18 +132,18 @@ pub(crate) struct Duty {
 /// What the counters of an epoch had reached when one of its batches was asked for.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
-    /// Line and segment of the epoch.
+    /// Line and entry of the epoch.
     epoch: (u64, u64),
     given: u64,
     host_ns: u64,
     waited_ns: u64,
 }
 
-impl Duty {
-    pub(crate) fn new(all: usize, is_auto: bool) -> Duty {
-        Duty {
+impl ActiveWorkers {
+    pub(crate) fn new(all: usize, is_auto: bool) -> ActiveWorkers {
+        ActiveWorkers {
             all,
-            on_duty: all,
+            active: all,
             crew: if is_auto { Crew::Starting } else { Crew::Fixed },
             mark: None,
         }
@@ -152,32 +152,32 @@ impl Duty {
     /// The system started no more than `all` workers.
     pub(crate) fn limit(&mut self, all: usize) {
         self.all = all;
-        self.on_duty = all;
+        self.active = all;
     }
 
     /// Whether the worker with this number loads.
     pub(crate) fn is_on(&self, worker: usize) -> bool {
-        self.on_duty == self.all || worker < self.on_duty
+        self.active == self.all || worker < self.active
     }
 
     /// How many do not.
     pub(crate) fn off(&self) -> usize {
-        self.all - self.on_duty
+        self.all - self.active
     }
 
     /// How many load, and why.
     pub(crate) fn now(&self) -> (usize, Crew) {
-        (self.on_duty, self.crew)
+        (self.active, self.crew)
     }
 
-    /// A consumer begins a line: all load, so that its first batch comes as soon as it can. Returns whether some have to be woken.
+    /// A consumer begins a session: all load, so that its first batch comes as soon as it can. Returns whether some have to be woken.
     pub(crate) fn begin(&mut self) -> bool {
         if !self.crew.is_auto() {
             return false;
         }
         self.mark = None;
         self.crew = Crew::Starting;
-        std::mem::replace(&mut self.on_duty, self.all) < self.all
+        std::mem::replace(&mut self.active, self.all) < self.all
     }
 
     /// A consumer gets a batch. `is_alone`: there is no other.
@@ -189,7 +189,7 @@ impl Duty {
         }
     }
 
-    /// The consumer gets a batch of an epoch, named by its line and segment, of which it was `given` so many. Some batches after the
+    /// The consumer gets a batch of an epoch, named by its session and entry, of which it was `given` so many. Some batches after the
     /// first one, it is decided how many workers go on. `most`: more than so many would be slower, and why.
     pub(crate) fn watch(
         &mut self,
@@ -216,14 +216,14 @@ impl Duty {
         if batches < BATCHES_WATCHED {
             return;
         }
-        let work = [
+        let build = [
             &meter.sampling_ns,
             &meter.pulling_ns,
             &meter.loading_ns,
             &meter.decoding_ns,
             &meter.collating_ns,
         ];
-        let work_ns: u64 = work.iter().map(|sum| sum.get()).sum();
+        let work_ns: u64 = build.iter().map(|sum| sum.get()).sum();
         let seen = Seen {
             work_ns: work_ns / meter.batches.get().max(1),
             host_ns: (now.host_ns - mark.host_ns) / batches,
@@ -232,7 +232,7 @@ impl Duty {
         let (most, why) = most()
             .filter(|(most, _)| *most < self.all)
             .unwrap_or((self.all, Crew::AllCores));
-        (self.on_duty, self.crew) = match seen.needed() {
+        (self.active, self.crew) = match seen.needed() {
             Some(needed) if needed < most => (needed, Crew::Enough),
             _ => (most, why),
         };
@@ -240,11 +240,11 @@ impl Duty {
 
     /// A consumer is blocked, and all workers on duty are busy, while there is more to do: twice as many load from now on. `false`: all do.
     pub(crate) fn grow(&mut self) -> bool {
-        if self.on_duty >= self.all {
+        if self.active >= self.all {
             return false;
         }
-        self.on_duty = (2 * self.on_duty).min(self.all);
-        self.crew = match self.on_duty == self.all {
+        self.active = (2 * self.active).min(self.all);
+        self.crew = match self.active == self.all {
             true => Crew::AllCores,
             false => Crew::Enough,
         };
@@ -281,7 +281,7 @@ mod tests {
     /// Workers are busy for `work_ns` with each batch, and the loop takes `host_ns` for one, and waits `waited_ns` for it; the first batch
     /// takes long. Returns who loads then.
     fn after_an_epoch(
-        duty: &mut Duty,
+        active_workers: &mut ActiveWorkers,
         of: [u64; 3],
         batches: u64,
         most: Option<(usize, Crew)>,
@@ -293,11 +293,11 @@ mod tests {
             meter.loading_ns.add(work_ns / 2);
             meter.collating_ns.add(work_ns - work_ns / 2);
             meter.batches.add(1);
-            duty.watch((1, 0), given, &meter, || most);
+            active_workers.watch((1, 0), given, &meter, || most);
             meter.host_ns.add(host_ns);
             meter.consumer_wait_ns.add(waited_ns);
         }
-        duty.now()
+        active_workers.now()
     }
 
     #[test]
@@ -315,28 +315,34 @@ mod tests {
             ([40_000, 0, 0], (16, Crew::AllCores)),
             ([40_000, 0, 10_000], (16, Crew::AllCores)),
         ] {
-            let mut duty = Duty::new(16, true);
-            assert_eq!(after_an_epoch(&mut duty, of, 20, None), expected, "{of:?}");
-            let (on_duty, _) = expected;
-            assert!(duty.is_on(on_duty - 1) && (on_duty == 16 || !duty.is_on(on_duty)));
-            assert_eq!(duty.off(), 16 - on_duty);
+            let mut active_workers = ActiveWorkers::new(16, true);
+            assert_eq!(
+                after_an_epoch(&mut active_workers, of, 20, None),
+                expected,
+                "{of:?}"
+            );
+            let (active, _) = expected;
+            assert!(
+                active_workers.is_on(active - 1) && (active == 16 || !active_workers.is_on(active))
+            );
+            assert_eq!(active_workers.off(), 16 - active);
         }
     }
 
     #[test]
     fn it_takes_some_batches_of_one_epoch() {
         let of = [10_000, 10_000, 0];
-        let mut duty = Duty::new(4, true);
+        let mut active_workers = ActiveWorkers::new(4, true);
         for _ in 0..5 {
             // (Of an epoch before, only the marks are left; that of a short one is of no use to the next.)
-            let short = after_an_epoch(&mut duty, of, BATCHES_WATCHED, None);
+            let short = after_an_epoch(&mut active_workers, of, BATCHES_WATCHED, None);
             assert_eq!(short, (4, Crew::Starting));
-            assert!(!duty.begin()); // all are on duty
+            assert!(!active_workers.begin()); // all are on duty
         }
-        let long = after_an_epoch(&mut duty, of, BATCHES_WATCHED + 2, None);
+        let long = after_an_epoch(&mut active_workers, of, BATCHES_WATCHED + 2, None);
         assert_eq!(long, (2, Crew::Enough));
-        assert!(duty.begin());
-        assert_eq!(duty.now(), (4, Crew::Starting));
+        assert!(active_workers.begin());
+        assert_eq!(active_workers.now(), (4, Crew::Starting));
     }
 
     #[test]
@@ -348,54 +354,55 @@ mod tests {
                 // The loop needs even fewer.
                 (64, [40_000, 10_000, 0], (6, Crew::Enough)),
             ] {
-                let mut duty = Duty::new(all, true);
+                let mut active_workers = ActiveWorkers::new(all, true);
                 let most = Some((10, why));
-                assert_eq!(after_an_epoch(&mut duty, of, 20, most), expected);
+                assert_eq!(after_an_epoch(&mut active_workers, of, 20, most), expected);
             }
         }
     }
 
     #[test]
     fn their_number_doubles_until_all_load() {
-        let mut duty = Duty::new(7, true);
-        after_an_epoch(&mut duty, [10, 10_000, 0], 20, None);
-        let seen: Vec<_> = std::iter::from_fn(|| duty.grow().then(|| duty.now())).collect();
+        let mut active_workers = ActiveWorkers::new(7, true);
+        after_an_epoch(&mut active_workers, [10, 10_000, 0], 20, None);
+        let seen: Vec<_> =
+            std::iter::from_fn(|| active_workers.grow().then(|| active_workers.now())).collect();
         assert_eq!(
             seen,
             [(2, Crew::Enough), (4, Crew::Enough), (7, Crew::AllCores)]
         );
-        // What was decided stands for the line.
+        // What was decided stands for the session.
         assert_eq!(
-            after_an_epoch(&mut duty, [10, 10_000, 0], 20, None),
+            after_an_epoch(&mut active_workers, [10, 10_000, 0], 20, None),
             (7, Crew::AllCores)
         );
     }
 
     #[test]
     fn several_consumers_have_all() {
-        let mut duty = Duty::new(4, true);
-        duty.serves(true);
-        assert_eq!(duty.now(), (4, Crew::Starting));
-        duty.serves(false);
-        assert_eq!(duty.now(), (4, Crew::Several));
+        let mut active_workers = ActiveWorkers::new(4, true);
+        active_workers.serves(true);
+        assert_eq!(active_workers.now(), (4, Crew::Starting));
+        active_workers.serves(false);
+        assert_eq!(active_workers.now(), (4, Crew::Several));
         // The one that is left shows how many it needs.
-        duty.serves(true);
-        let now = after_an_epoch(&mut duty, [10_000, 10_000, 0], 20, None);
+        active_workers.serves(true);
+        let now = after_an_epoch(&mut active_workers, [10_000, 10_000, 0], 20, None);
         assert_eq!(now, (2, Crew::Enough));
-        duty.serves(false);
-        assert_eq!(duty.now(), (2, Crew::Enough));
-        assert!(duty.begin());
-        duty.serves(false);
-        assert_eq!(duty.now(), (4, Crew::Several));
+        active_workers.serves(false);
+        assert_eq!(active_workers.now(), (2, Crew::Enough));
+        assert!(active_workers.begin());
+        active_workers.serves(false);
+        assert_eq!(active_workers.now(), (4, Crew::Several));
     }
 
     #[test]
     fn a_fixed_number_stays() {
-        let mut duty = Duty::new(7, false);
-        duty.serves(false);
-        let now = after_an_epoch(&mut duty, [10, 10_000, 0], 20, None);
+        let mut active_workers = ActiveWorkers::new(7, false);
+        active_workers.serves(false);
+        let now = after_an_epoch(&mut active_workers, [10, 10_000, 0], 20, None);
         assert_eq!(now, (7, Crew::Fixed));
-        assert!(!duty.begin() && !duty.grow());
-        assert_eq!(duty.now(), (7, Crew::Fixed));
+        assert!(!active_workers.begin() && !active_workers.grow());
+        assert_eq!(active_workers.now(), (7, Crew::Fixed));
     }
 }

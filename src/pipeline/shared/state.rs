@@ -1,18 +1,18 @@
-//! The board: all lines of a loader, under one lock.
+//! The shared state: all sessions of a loader, under one lock.
 
 use std::collections::VecDeque;
 
-use super::data::EpochSlot;
-use super::lock::Bin;
-use super::session::{Job, Line};
-use super::sessions::Lines;
-use super::sizing::{Crew, Duty};
-use super::workers::{Station, Task};
-use crate::device::InFlight;
-use crate::pipeline::plan::options::Portion;
-use crate::pipeline::schedule::{Claimant, Schedule, Unit};
-use crate::pipeline::traits::{Recipe, Seat};
-use crate::pipeline::worker_status::Desk;
+use super::data::EpochData;
+use super::lock::Deferred;
+use super::session::{Job, Session};
+use super::sessions::Sessions;
+use super::sizing::{ActiveWorkers, Crew};
+use super::workers::{Assignment, WorkerSlot};
+use crate::device::ByteBudget;
+use crate::pipeline::plan::options::DeviceShard;
+use crate::pipeline::schedule::{Claimant, Schedule, TaskId};
+use crate::pipeline::traits::{EpochHandle, Factory};
+use crate::pipeline::worker_status::WorkerStatus;
 use crate::sync::{Arc, Condvar, planted};
 use crate::tuning::{COPYING_WORKERS, TINY_WORKERS};
 
@@ -22,47 +22,51 @@ pub(crate) enum Wake {
     /// One of a group.
     One(usize),
     /// Those that were off duty: which of them are on duty now, they find out themselves.
-    OffDuty,
+    Inactive,
 }
 
-/// All lines of a loader.
-pub(crate) struct Board<B> {
-    pub(crate) lines: Lines<B>,
+/// All sessions of a loader.
+pub(crate) struct State<B> {
+    pub(crate) sessions: Sessions<B>,
     /// How many workers sleep, in each group of [`COPYING_WORKERS`].
     pub(crate) idle: Vec<usize>,
     /// How many workers sleep that are off duty.
-    pub(crate) idle_off_duty: usize,
-    pub(crate) duty: Duty,
+    pub(crate) idle_inactive: usize,
+    pub(crate) active_workers: ActiveWorkers,
     /// One for each worker.
-    pub(crate) stations: Vec<Station>,
-    /// Units, with their line, that nobody is at, although they were opened. They are claimed before all else.
-    pub(crate) orphans: VecDeque<(u64, Orphans)>,
+    pub(crate) slots: Vec<WorkerSlot>,
+    /// Tasks, with their session, that nobody is at, although they were opened. They are claimed before all else.
+    pub(crate) requeued: VecDeque<(u64, Requeued)>,
     /// The bytes in flight, if they are limited.
-    in_flight: Option<Arc<InFlight>>,
+    byte_budget: Option<Arc<ByteBudget>>,
     /// The loader is being dropped, and threads end.
     pub(crate) is_closed: bool,
     /// How a thread of the library panicked outside of the program's code. What it was to do will never be done.
     broken: Option<String>,
 }
 
-/// Units that nobody is at.
-pub(crate) enum Orphans {
+/// Tasks that nobody is at.
+pub(crate) enum Requeued {
     /// Their worker had claimed them to make them from end to end, and was given up.
     OfRun(std::ops::Range<u64>),
     /// It was sent, and the device could not decode all of it: it is made again, without the device.
-    NotDecoded(Unit),
+    NotDecoded(TaskId),
 }
 
-impl<B: 'static> Board<B> {
-    pub(crate) fn new(groups: usize, in_flight: Option<Arc<InFlight>>, duty: Duty) -> Board<B> {
-        Board {
-            lines: Lines::new(),
+impl<B: 'static> State<B> {
+    pub(crate) fn new(
+        groups: usize,
+        byte_budget: Option<Arc<ByteBudget>>,
+        active_workers: ActiveWorkers,
+    ) -> State<B> {
+        State {
+            sessions: Sessions::new(),
             idle: vec![0; groups],
-            idle_off_duty: 0,
-            duty,
-            stations: Vec::new(),
-            orphans: VecDeque::new(),
-            in_flight,
+            idle_inactive: 0,
+            active_workers,
+            slots: Vec::new(),
+            requeued: VecDeque::new(),
+            byte_budget,
             is_closed: false,
             broken: None,
         }
@@ -71,8 +75,8 @@ impl<B: 'static> Board<B> {
     /// A thread panicked: consumers hear of it.
     pub(crate) fn breaks(&mut self, how: String) {
         self.broken.get_or_insert(how);
-        for line in self.lines.iter() {
-            line.unit_ready.notify_all();
+        for session in self.sessions.iter() {
+            session.task_ready.notify_all();
         }
     }
 
@@ -87,81 +91,84 @@ impl<B: 'static> Board<B> {
         }
     }
 
-    /// Adds a line without epochs; returns its key.
-    pub(crate) fn add_line(
+    /// Adds a session without epochs; returns its key.
+    pub(crate) fn add_session(
         &mut self,
-        share: Portion,
-        unit_ready: Arc<Condvar>,
+        share: DeviceShard,
+        task_ready: Arc<Condvar>,
         is_wide: Option<bool>,
         least_run: usize,
     ) -> u64 {
-        let in_flight = self.in_flight.clone();
-        self.lines.add(|key| Line {
+        let byte_budget = self.byte_budget.clone();
+        self.sessions.add(|key| Session {
             key,
             share,
-            unit_ready,
+            task_ready,
             schedule: Schedule::new(is_wide, least_run),
-            in_flight,
+            byte_budget,
         })
     }
 
-    /// Removes a line that has no epochs left.
+    /// Removes a session that has no epochs left.
     pub(crate) fn remove_if_over(&mut self, key: u64) {
-        if self.line(key).is_some_and(|line| line.schedule.is_over()) {
-            self.lines.remove(key);
-            self.orphans.retain(|(line, _)| *line != key);
+        if self
+            .session(key)
+            .is_some_and(|session| session.schedule.is_over())
+        {
+            self.sessions.remove(key);
+            self.requeued.retain(|(session, _)| *session != key);
         }
     }
 
-    /// Removes all lines.
-    pub(crate) fn clear(&mut self, bin: &mut Bin<B>) {
-        for line in self.lines.iter_mut() {
+    /// Removes all sessions.
+    pub(crate) fn clear(&mut self, deferred: &mut Deferred<B>) {
+        for session in self.sessions.iter_mut() {
             // (Only epochs that were leaked by `mem::forget` are left: others hold the loader.)
-            line.schedule.clear(bin.removed());
+            session.schedule.clear(deferred.removed());
         }
-        self.lines.clear();
+        self.sessions.clear();
     }
 
-    pub(crate) fn line(&mut self, key: u64) -> Option<&mut Line<B>> {
-        self.lines.get(key)
+    pub(crate) fn session(&mut self, key: u64) -> Option<&mut Session<B>> {
+        self.sessions.get(key)
     }
 
-    /// Appends an epoch to a line; returns the id of its segment. `is_reached`: the consumer is there already.
-    pub(crate) fn append(&mut self, line: u64, epoch: EpochSlot<B>, is_reached: bool) -> u64 {
-        match self.line(line) {
-            Some(line) => line.schedule.append(epoch, is_reached),
+    /// Appends an epoch to a session; returns the id of its entry. `is_reached`: the consumer is there already.
+    pub(crate) fn append(&mut self, session: u64, epoch: EpochData<B>, is_reached: bool) -> u64 {
+        match self.session(session) {
+            Some(session) => session.schedule.append(epoch, is_reached),
             None => unreachable!("a line is there as long as somebody holds one of its seats"),
         }
     }
 
-    /// Notes what the worker of this desk has to report on, in case that somebody must do so in its place.
-    pub(crate) fn takes_on(&mut self, desk: &Desk, task: Option<Task>) {
-        // (The consumer's own desk has no number that is one.)
-        if let Some(station) = self.stations.get_mut(desk.number()) {
-            station.task = task;
+    /// Notes what the worker of this status has to report on, in case that somebody must do so in its place.
+    pub(crate) fn takes_on(&mut self, status: &WorkerStatus, assignment: Option<Assignment>) {
+        // (The consumer's own status has no number that is one.)
+        if let Some(slot) = self.slots.get_mut(status.number()) {
+            slot.assignment = assignment;
         }
     }
 
-    /// Units that nobody makes any more, although they were claimed. `of`: for the consumer of this line, who does not do what the consumer
-    /// of another one waits for.
-    pub(crate) fn claim_orphans(&mut self, of: Option<u64>) -> Option<Job<B>> {
+    /// Tasks that nobody makes any more, although they were claimed. `of`: for the consumer of this session, who does not do what the
+    /// consumer of another one waits for.
+    pub(crate) fn claim_requeued(&mut self, of: Option<u64>) -> Option<Job<B>> {
         loop {
-            let is_own = |(line, _): &(u64, Orphans)| of.is_none_or(|of| of == *line);
-            let own = self.orphans.iter().position(is_own)?;
-            let (line, orphans) = self.orphans.remove(own)?;
+            let is_own = |(session, _): &(u64, Requeued)| of.is_none_or(|of| of == *session);
+            let own = self.requeued.iter().position(is_own)?;
+            let (session, requeued) = self.requeued.remove(own)?;
             // Their epoch may have been left, and what was sent may have failed otherwise.
-            let Some(line) = self.line(line) else {
+            let Some(session) = self.session(session) else {
                 continue;
             };
-            let schedule = &mut line.schedule;
-            match orphans {
-                Orphans::OfRun(units) if schedule.holds(Unit(units.start)) => {
-                    return Some(line.solo(units));
+            let schedule = &mut session.schedule;
+            match requeued {
+                Requeued::OfRun(tasks) if schedule.holds(TaskId(tasks.start)) => {
+                    return Some(session.solo(tasks));
                 }
-                Orphans::NotDecoded(unit)
-                    if schedule.holds(unit) && schedule.is_being_sent(unit) =>
+                Requeued::NotDecoded(task)
+                    if schedule.holds(task) && schedule.is_being_sent(task) =>
                 {
-                    return Some(line.remake(unit));
+                    return Some(session.rebuild(task));
                 }
                 _ => {}
             }
@@ -173,11 +180,11 @@ impl<B: 'static> Board<B> {
         (worker / COPYING_WORKERS).min(self.idle.len() - 1)
     }
 
-    /// For how many devices there are lines.
+    /// For how many devices there are sessions.
     fn devices(&self) -> usize {
         match self.idle.len() {
             ..=2 => 1, // the loader knows of no other
-            _ => self.lines.devices().max(1),
+            _ => self.sessions.devices().max(1),
         }
     }
 
@@ -189,46 +196,46 @@ impl<B: 'static> Board<B> {
             beyond,
             devices,
             free_bytes: self.free_bytes(),
-            free_slabs: 0, // each line knows its own
+            free_slabs: 0, // each session knows its own
         }
     }
 
-    /// Finds something to do for a worker of a group, first for lines whose consumer is blocked. Work beyond the epoch that a consumer is
-    /// at comes last.
-    pub(crate) fn claim(&mut self, recipe: &dyn Recipe<B>, group: usize) -> Option<Job<B>> {
-        if !self.orphans.is_empty()
-            && let Some(job) = self.claim_orphans(None)
+    /// Finds something to do for a worker of a group, first for sessions whose consumer is blocked. Work beyond the epoch that a consumer
+    /// is at comes last.
+    pub(crate) fn claim(&mut self, factory: &dyn Factory<B>, group: usize) -> Option<Job<B>> {
+        if !self.requeued.is_empty()
+            && let Some(job) = self.claim_requeued(None)
         {
             return Some(job);
         }
         let claimant = self.claimant(group, false);
-        self.lines.claim(recipe, claimant)
+        self.sessions.claim(factory, claimant)
     }
 
     /// How many more bytes may be in flight.
     fn free_bytes(&self) -> usize {
-        let limited = self.in_flight.as_ref();
-        limited.map_or(usize::MAX, |in_flight| in_flight.free())
+        let limited = self.byte_budget.as_ref();
+        limited.map_or(usize::MAX, |byte_budget| byte_budget.free())
     }
 
     pub(crate) fn has_claim(&mut self, group: usize) -> bool {
         let claimant = self.claimant(group, true);
-        !self.orphans.is_empty() || self.lines.has_claim(claimant)
+        !self.requeued.is_empty() || self.sessions.has_claim(claimant)
     }
 
     /// The consumer gets a batch of its epoch, which may show how many workers are needed.
-    pub(crate) fn watch(&mut self, seat: &Seat) {
-        let only = self.lines.only();
-        self.duty.serves(only.is_some());
-        if let Some(line) = only {
-            let given = seat.progress.count();
-            let epoch = (seat.line, seat.segment);
-            let most = || match &line.schedule {
+    pub(crate) fn watch(&mut self, handle: &EpochHandle) {
+        let only = self.sessions.only();
+        self.active_workers.serves(only.is_some());
+        if let Some(session) = only {
+            let given = handle.progress.count();
+            let epoch = (handle.session, handle.epoch_entry);
+            let most = || match &session.schedule {
                 schedule if schedule.copies() => Some((COPYING_WORKERS, Crew::Copying)),
                 schedule if schedule.is_tiny() => Some((TINY_WORKERS, Crew::Tiny)),
                 _ => None,
             };
-            self.duty.watch(epoch, given, &seat.meter, most);
+            self.active_workers.watch(epoch, given, &handle.meter, most);
         } // several consumers together need more than each of them shows
     }
 
@@ -236,19 +243,19 @@ impl<B: 'static> Board<B> {
     pub(crate) fn worker_to_wake(&mut self) -> Option<Wake> {
         let mut groups = 0..self.idle.len();
         let group = groups.find(|&group| self.idle[group] > 0 && self.has_claim(group));
-        let off_duty = || self.needs_more().then_some(Wake::OffDuty);
-        group.map(Wake::One).or_else(off_duty)
+        let inactive = || self.needs_more().then_some(Wake::Inactive);
+        group.map(Wake::One).or_else(inactive)
     }
 
     /// Whether workers that were off duty are on duty from now on: a consumer waits, and nobody is left to do what there is to do.
     fn needs_more(&mut self) -> bool {
-        let (on_duty, _) = self.duty.now();
-        let is_enough = |line: &Line<B>| on_duty >= TINY_WORKERS && line.schedule.is_tiny();
+        let (active, _) = self.active_workers.now();
+        let is_enough = |session: &Session<B>| active >= TINY_WORKERS && session.schedule.is_tiny();
         // (Those that were called, and have not come yet, will do it.)
-        (1..=self.duty.off()).contains(&self.idle_off_duty)
-            && self.lines.blocked().any(|line| !is_enough(line))
-            && self.has_claim(self.group(on_duty))
+        (1..=self.active_workers.off()).contains(&self.idle_inactive)
+            && self.sessions.blocked().any(|session| !is_enough(session))
+            && self.has_claim(self.group(active))
             && !planted("nobody goes on duty again")
-            && self.duty.grow()
+            && self.active_workers.grow()
     }
 }

@@ -1,25 +1,25 @@
-//! Stations: each worker has one on the board, its desk and what it has to report on.
+//! Worker slots: each worker has one on the shared state, its status and what it has to report on.
 
 use std::ops::Range;
 
 use super::session::Job;
-use crate::pipeline::schedule::Unit;
-use crate::pipeline::worker_status::{Desk, Seen};
+use crate::pipeline::schedule::TaskId;
+use crate::pipeline::worker_status::{Seen, WorkerStatus};
 use crate::sync::Arc;
 
 /// Where a worker works.
-pub(crate) struct Station {
-    pub(crate) desk: Arc<Desk>,
-    /// What it has to report on. While it runs the program's code, this changes only if it is [given up](Desk::give_up).
-    pub(crate) task: Option<Task>,
+pub(crate) struct WorkerSlot {
+    pub(crate) status: Arc<WorkerStatus>,
+    /// What it has to report on. While it runs the program's code, this changes only if it is [given up](WorkerStatus::give_up).
+    pub(crate) assignment: Option<Assignment>,
     /// The system did not start a thread in place of the last one.
     pub(crate) is_vacant: bool,
 }
 
 /// What a worker has to report on.
 #[derive(Debug, Clone)]
-pub(crate) struct Task {
-    pub(crate) line: u64,
+pub(crate) struct Assignment {
+    pub(crate) session: u64,
     pub(crate) what: What,
     /// What the worker was seen to do that had it before, and was given up.
     pub(crate) late: Option<Seen>,
@@ -27,55 +27,55 @@ pub(crate) struct Task {
 
 #[derive(Debug, Clone)]
 pub(crate) enum What {
-    Load { unit: Unit, claimed: usize },
-    LayOut { unit: Unit },
-    Finish { unit: Unit },
-    Solo { units: Range<u64> },
-    Pull { unit: Unit },
+    Load { task: TaskId, claimed: usize },
+    LayOut { task: TaskId },
+    Finish { task: TaskId },
+    Solo { tasks: Range<u64> },
+    Pull { task: TaskId },
 }
 
-impl Task {
-    pub(crate) fn new(line: u64, what: What) -> Task {
-        Task {
-            line,
+impl Assignment {
+    pub(crate) fn new(session: u64, what: What) -> Assignment {
+        Assignment {
+            session,
             what,
             late: None,
         }
     }
 
     /// `None`: no timeout holds for the job.
-    pub(crate) fn of<B>(job: &Job<B>) -> Option<Task> {
-        let (pass, what) = match job {
+    pub(crate) fn of<B>(job: &Job<B>) -> Option<Assignment> {
+        let (context, what) = match job {
             Job::Plan { .. } | Job::Grant { .. } => return None,
             Job::Load {
-                pass,
-                unit,
+                context,
+                task,
                 claimed,
                 ..
             } => {
-                let (unit, claimed) = (*unit, claimed.len());
-                (pass, What::Load { unit, claimed })
+                let (task, claimed) = (*task, claimed.len());
+                (context, What::Load { task, claimed })
             }
-            Job::Finish { pass, unit } | Job::Remake { pass, unit, .. } => {
-                (pass, What::Finish { unit: *unit })
+            Job::Finish { context, task } | Job::Rebuild { context, task, .. } => {
+                (context, What::Finish { task: *task })
             }
-            Job::Solo { pass, units, .. } => {
-                let units = units.clone();
-                (pass, What::Solo { units })
+            Job::Solo { context, tasks, .. } => {
+                let tasks = tasks.clone();
+                (context, What::Solo { tasks })
             }
-            Job::Pull { pass, unit, .. } => (pass, What::Pull { unit: *unit }),
+            Job::Pull { context, task, .. } => (context, What::Pull { task: *task }),
         };
-        Some(Task::new(pass.line, what))
+        Some(Assignment::new(context.session, what))
     }
 
-    /// The unit that the worker is at.
-    pub(crate) fn unit(&self) -> Unit {
+    /// The task that the worker is at.
+    pub(crate) fn task(&self) -> TaskId {
         match &self.what {
-            What::Load { unit, .. }
-            | What::LayOut { unit }
-            | What::Finish { unit }
-            | What::Pull { unit } => *unit,
-            What::Solo { units } => Unit(units.start),
+            What::Load { task, .. }
+            | What::LayOut { task }
+            | What::Finish { task }
+            | What::Pull { task } => *task,
+            What::Solo { tasks } => TaskId(tasks.start),
         }
     }
 }

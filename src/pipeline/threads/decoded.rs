@@ -1,7 +1,7 @@
-//! Decoding: units that were sent, and some of whose rows the device's decoder makes.
+//! Decoding: tasks that were sent, and some of whose rows the device's decoder makes.
 //!
-//! A unit that a thread of the loader sends is not ready before its rows are made: the decoder's thread publishes it then. What the consumer
-//! sends itself, it has taken already: it waits for that when it comes to it.
+//! A task that a thread of the loader sends is not ready before its rows are made: the decoder's thread publishes it then. What the
+//! consumer sends itself, it has taken already: it waits for that when it comes to it.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -12,26 +12,26 @@ use crate::batch::Batch;
 use crate::device::{Device, NotDecoded, Undecoded};
 use crate::error::drop_each;
 use crate::error::{Error, Stage, TimedOut, panic_message};
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::Unit;
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::TaskId;
 use crate::pipeline::shared::data::{Delivered, Made};
-use crate::pipeline::shared::session::Line;
-use crate::pipeline::shared::state::Orphans;
-use crate::pipeline::traits::{Changes, OwnItems, Sends};
-use crate::pipeline::transfer::queue::Outbox;
-use crate::pipeline::worker_status::Desk;
+use crate::pipeline::shared::session::Session;
+use crate::pipeline::shared::state::Requeued;
+use crate::pipeline::traits::{Changes, OwnItems, TransferQueue};
+use crate::pipeline::transfer::queue::DeviceQueue;
+use crate::pipeline::worker_status::WorkerStatus;
 use crate::sync::{Arc, Condvar, Instant, Mutex, Weak};
 
-/// Who sends a unit, and is to know when its rows are made.
+/// Who sends a task, and is to know when its rows are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// Whoever has it from the board: the board is told.
+    /// Whoever has it from the shared state: the shared state is told.
     Thread,
     /// The consumer, who took it.
     Consumer,
 }
 
-/// Whether a unit's rows are made.
+/// Whether a task's rows are made.
 pub(crate) struct Decoding {
     since: Instant,
     /// What came of it, once that is known.
@@ -39,11 +39,11 @@ pub(crate) struct Decoding {
     known: Condvar,
 }
 
-/// A unit at a device's decoder, whose pictures are to be decoded by an instant.
+/// A task at a device's decoder, whose pictures are to be decoded by an instant.
 pub(crate) struct Awaited<B> {
-    pass: Arc<Pass>,
-    unit: Unit,
-    outbox: Arc<dyn Sends<B>>,
+    context: Arc<EpochContext>,
+    task: TaskId,
+    queue: Arc<dyn TransferQueue<B>>,
     /// It was handed over, or the decoder was done with something before it.
     since: Instant,
     pub(crate) due: Instant,
@@ -61,8 +61,8 @@ impl Decoding {
         self.known.notify_all();
     }
 
-    /// Waits for it, as long as patience lasts, and the device takes no longer for it than `timeout`. Returns what came of it, as far as that is
-    /// known; the error: for how long the device has been at it.
+    /// Waits for it, as long as patience lasts, and the device takes no longer for it than `timeout`. Returns what came of it, as far as
+    /// that is known; the error: for how long the device has been at it.
     fn wait(
         &self,
         device: &Device,
@@ -90,63 +90,71 @@ impl Decoding {
     }
 }
 
-impl<B: Batch> Line<B> {
-    /// The unit of the line that is at a device's decoder for longest, if that has a time limit.
+impl<B: Batch> Session<B> {
+    /// The task of the session that is at a device's decoder for longest, if that has a time limit.
     pub(crate) fn awaits_decoder(&mut self, timeout: Option<Duration>) -> Option<Awaited<B>> {
         let timeout = timeout?;
-        let sent = self.schedule.units_being_sent();
-        let decoded = sent.filter_map(|(unit, slot)| Some((unit, slot, slot.decoding_since?)));
+        let sent = self.schedule.tasks_being_sent();
+        let decoded = sent.filter_map(|(task, data)| Some((task, data, data.decoding_since?)));
         let first = decoded.min_by_key(|(.., handed_over)| *handed_over);
-        let (unit, pass, handed_over) =
-            first.map(|(unit, slot, handed_over)| (unit, Arc::clone(&slot.pass), handed_over))?;
-        let outbox = self.outbox(pass.segment)?;
-        let since = begun(outbox.device(), handed_over);
+        let (task, context, handed_over) = first
+            .map(|(task, data, handed_over)| (task, Arc::clone(&data.context), handed_over))?;
+        let queue = self.queue(context.epoch_entry)?;
+        let since = begun(queue.device(), handed_over);
         Some(Awaited {
             due: since.checked_add(timeout)?,
-            pass,
-            unit,
-            outbox,
+            context,
+            task,
+            queue,
             since,
         })
     }
 }
 
-/// The error of a unit whose device takes too long to decode its pictures.
-fn not_in_time(pass: &Pass, unit: Unit, device: &Device, elapsed: Duration) -> Error {
+/// The error of a task whose device takes too long to decode its pictures.
+fn not_in_time(context: &EpochContext, task: TaskId, device: &Device, elapsed: Duration) -> Error {
     Error::TimedOut(Box::new(TimedOut {
         sample: None,
         count: 1,
         others: Vec::new(),
-        epoch: pass.epoch,
-        batch: pass.batch(unit),
+        epoch: context.epoch,
+        batch: context.batch(task),
         stage: Stage::Decoding,
         elapsed,
         worker: format!("the decoder of {}", device.name()),
     }))
 }
 
-/// Whether a unit can be made again.
-pub(crate) fn can_make_again<B: 'static>(pass: &Pass, own: Option<&OwnItems<B>>) -> bool {
-    match pass.plan().pulls {
+/// Whether a task can be made again.
+pub(crate) fn can_make_again<B: 'static>(
+    context: &EpochContext,
+    own: Option<&OwnItems<B>>,
+) -> bool {
+    match context.plan().pulls {
         None => true,
         // Its items may be used up. (Then no policy asks for others, either: the picture's error is the batch's.)
         Some(_) => own.is_some_and(|own| own.keeps),
     }
 }
 
-/// Takes a unit's samples out of the statistics: it is made again.
-fn uncount<B>(pass: &Pass, unit: Unit, own: Option<&OwnItems<B>>, changes: Option<&Changes>) {
-    let rows = own.map_or_else(|| pass.place(unit).rows, |own| own.place.rows);
+/// Takes a task's samples out of the statistics: it is made again.
+fn uncount<B>(
+    context: &EpochContext,
+    task: TaskId,
+    own: Option<&OwnItems<B>>,
+    changes: Option<&Changes>,
+) {
+    let rows = own.map_or_else(|| context.place(task).rows, |own| own.place.rows);
     let left_out = changes.map_or(0, |changes| changes.skipped.len());
-    pass.meter.samples.take_back((rows - left_out) as u64);
+    context.meter.samples.take_back((rows - left_out) as u64);
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Has the rows of a unit decoded that was sent. Returns what its sender has of it: for a thread, nothing more is to be done.
+    /// Has the rows of a task decoded that was sent. Returns what its sender has of it: for a thread, nothing more is to be done.
     pub(crate) fn decode(
         &self,
-        outbox: &dyn Sends<B>,
-        (pass, unit): (&Pass, Unit),
+        queue: &dyn TransferQueue<B>,
+        (context, task): (&EpochContext, TaskId),
         undecoded: Undecoded,
         sender: Sender,
     ) -> Made<B> {
@@ -158,42 +166,42 @@ impl<B: Batch> Pipeline<B> {
                     known: Condvar::default(),
                 });
                 let told = Arc::clone(&decoding);
-                outbox.decode(undecoded, Box::new(move |outcome| told.ends(outcome)));
+                queue.decode(undecoded, Box::new(move |outcome| told.ends(outcome)));
                 Made::Decoding(Some(decoding))
             }
             Sender::Thread => {
-                let pass = {
-                    let mut board = self.lock();
-                    board.line_of(pass, unit).map(|(line, bin)| {
-                        line.schedule.decoding(unit);
-                        line.slot(unit).decoding_since = Some(Instant::now());
-                        bin.wake_workers = true; // it is out of the window
-                        line.pass(unit)
+                let context = {
+                    let mut state = self.lock();
+                    state.session_of(context, task).map(|(session, deferred)| {
+                        session.schedule.decoding(task);
+                        session.data(task).decoding_since = Some(Instant::now());
+                        deferred.wake_workers = true; // it is out of the window
+                        session.context(task)
                     })
                 };
                 // (If it is gone, nobody wants it.)
-                if let Some(pass) = pass {
+                if let Some(context) = context {
                     let pipeline = Weak::clone(&self.me);
                     let tell = move |outcome| {
                         if let Some(pipeline) = pipeline.upgrade() {
-                            pipeline.is_decoded(&pass, unit, outcome);
+                            pipeline.is_decoded(&context, task, outcome);
                         }
                     };
-                    outbox.decode(undecoded, Box::new(tell));
+                    queue.decode(undecoded, Box::new(tell));
                 }
                 Made::Decoding(None)
             }
         }
     }
 
-    /// Makes a unit ready whose rows are made, or gives it to whoever makes it again. (On the decoder's thread.)
-    fn is_decoded(&self, pass: &Pass, unit: Unit, outcome: Result<(), NotDecoded>) {
+    /// Makes a task ready whose rows are made, or gives it to whoever makes it again. (On the decoder's thread.)
+    fn is_decoded(&self, context: &EpochContext, task: TaskId, outcome: Result<(), NotDecoded>) {
         let publish = || match outcome {
-            Ok(()) => self.publish(pass, unit, Ok(Made::Sent)),
-            Err(why) if why.is_of_picture() && self.makes_again(pass, unit) => {}
+            Ok(()) => self.publish(context, task, Ok(Made::Sent)),
+            Err(why) if why.is_of_picture() && self.makes_again(context, task) => {}
             Err(why) => {
-                let error = self.not_decoded(pass, unit, why);
-                self.publish(pass, unit, Err(error));
+                let error = self.not_decoded(context, task, why);
+                self.publish(context, task, Err(error));
             }
         };
         if let Err(payload) = catch_unwind(AssertUnwindSafe(publish)) {
@@ -201,113 +209,114 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Waits until the rows of a unit are made that the consumer has sent; `false` if that is not known when patience ends. If a picture of it
-    /// cannot be decoded, it is made again, without the device, and sent.
+    /// Waits until the rows of a task are made that the consumer has sent; `false` if that is not known when patience ends. If a picture of
+    /// it cannot be decoded, it is made again, without the device, and sent.
     pub(crate) fn wait_for_decoder(
         &self,
         next: &mut Delivered<B>,
         taken: &mut Taken<B>,
-        outbox: &Outbox<B>,
+        queue: &DeviceQueue<B>,
         patience: Patience,
     ) -> bool {
         let Ok(Made::Decoding(Some(decoding))) = &next.outcome else {
             return true;
         };
-        let device = outbox.device();
+        let device = queue.device();
         let decoded = match decoding.wait(device, self.options().timeout, patience) {
             Ok(Some(decoded)) => decoded,
             Ok(None) => return false,
             Err(elapsed) => {
                 device.inner.decoder_is_late();
-                next.outcome = Err(not_in_time(&next.pass, next.unit, device, elapsed));
+                next.outcome = Err(not_in_time(&next.context, next.task, device, elapsed));
                 return true;
             }
         };
-        let (pass, unit) = (Arc::clone(&next.pass), next.unit);
+        let (context, task) = (Arc::clone(&next.context), next.task);
         let own = next.own.as_deref();
         next.outcome = match decoded {
             Ok(()) => Ok(Made::Sent),
-            Err(why) if why.is_of_picture() && can_make_again(&pass, own) => {
-                uncount(&pass, unit, own, next.changes.as_deref());
-                outbox.take_back(&pass, unit);
+            Err(why) if why.is_of_picture() && can_make_again(&context, own) => {
+                uncount(&context, task, own, next.changes.as_deref());
+                queue.take_back(&context, task);
                 let changes = next.changes.take().map(|changes| *changes);
                 let own = own.map(OwnItems::again);
-                let desk = Desk::of_caller(self.began);
+                let status = WorkerStatus::of_caller(self.began);
                 let again = self.make(
-                    &pass,
-                    unit,
+                    &context,
+                    task,
                     own.as_ref(),
                     changes.unwrap_or_default(),
-                    &desk,
+                    &status,
                 );
                 drop_each([own]); // its items are the user's
                 next.changes = Some(Box::new(again.changes));
-                let send = |made| self.send_next(&pass, (unit, made), taken, outbox);
+                let send = |made| self.send_next(&context, (task, made), taken, queue);
                 again.made.and_then(send)
             }
-            Err(why) => Err(self.not_decoded(&pass, unit, why)),
+            Err(why) => Err(self.not_decoded(&context, task, why)),
         };
         true
     }
 
-    /// A unit that the consumer waits for, or another of its line, is at a decoder that hangs: it fails. What the decoder has of it stays there.
+    /// A task that the consumer waits for, or another of its session, is at a decoder that hangs: it fails. What the decoder has of it
+    /// stays there.
     pub(crate) fn give_up_decoding(&self, late: Awaited<B>) {
         let Awaited {
-            pass,
-            unit,
-            outbox,
+            context,
+            task,
+            queue,
             since,
             ..
         } = late;
         let elapsed = Instant::now().saturating_duration_since(since);
-        let device = outbox.device();
+        let device = queue.device();
         device.inner.decoder_is_late();
-        let error = not_in_time(&pass, unit, device, elapsed);
-        self.publish(&pass, unit, Err(error));
+        let error = not_in_time(&context, task, device, elapsed);
+        self.publish(&context, task, Err(error));
     }
 
-    /// A unit has a picture that nobody can decode, and the policy for such samples is the workers' to carry out: one makes it again, without
-    /// the device. `false`: it cannot be made again.
-    fn makes_again(&self, pass: &Pass, unit: Unit) -> bool {
-        let outbox = {
-            let mut board = self.lock();
-            let Some((line, _)) = board.line_of(pass, unit) else {
+    /// A task has a picture that nobody can decode, and the policy for such samples is the workers' to carry out: one makes it again,
+    /// without the device. `false`: it cannot be made again.
+    fn makes_again(&self, context: &EpochContext, task: TaskId) -> bool {
+        let queue = {
+            let mut state = self.lock();
+            let Some((session, _)) = state.session_of(context, task) else {
                 return true; // nobody wants it
             };
-            if !line.schedule.is_being_sent(unit) {
+            if !session.schedule.is_being_sent(task) {
                 return true; // it has failed otherwise
             }
-            let slot = line.slot(unit);
-            let own = slot.own.as_deref();
-            if !can_make_again(pass, own) {
+            let data = session.data(task);
+            let own = data.own.as_deref();
+            if !can_make_again(context, own) {
                 return false;
             }
-            uncount(pass, unit, own, slot.changes.as_deref());
-            slot.decoding_since = None;
-            line.outbox(pass.segment)
+            uncount(context, task, own, data.changes.as_deref());
+            data.decoding_since = None;
+            session.queue(context.epoch_entry)
         };
-        if let Some(outbox) = outbox {
-            outbox.take_back(pass, unit);
+        if let Some(queue) = queue {
+            queue.take_back(context, task);
         }
-        let mut board = self.lock();
-        let (lines, bin) = board.split();
-        let line = lines.line(pass.line);
-        if let Some(line) = line.filter(|line| line.schedule.holds(unit)) {
+        let mut state = self.lock();
+        let (sessions, deferred) = state.split();
+        let session = sessions.session(context.session);
+        if let Some(session) = session.filter(|session| session.schedule.holds(task)) {
             // Without workers, the consumer does it.
-            line.unit_ready.notify_one();
-            bin.wake_workers = true;
-            let orphan = (pass.line, Orphans::NotDecoded(unit));
-            lines.orphans.push_back(orphan);
+            session.task_ready.notify_one();
+            deferred.wake_workers = true;
+            let requeued = (context.session, Requeued::NotDecoded(task));
+            sessions.requeued.push_back(requeued);
         } // if not, its epoch was left meanwhile
         true
     }
 
-    fn not_decoded(&self, pass: &Pass, unit: Unit, why: NotDecoded) -> Error {
+    fn not_decoded(&self, context: &EpochContext, task: TaskId, why: NotDecoded) -> Error {
         match why {
             NotDecoded::Failed(error) => error,
             NotDecoded::Picture { row, error } => {
-                let place = pass.place(unit);
-                Error::Sample(self.recipe.sample_id(pass, place, row, None), error)
+                let place = context.place(task);
+                Error::Sample(self.factory.sample_id(context, place, row, None), error)
             }
         }
     }

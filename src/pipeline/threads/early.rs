@@ -5,7 +5,7 @@ use crate::batch::Batch;
 use crate::device::{Kind, Ring};
 use crate::pipeline::plan::epoch_plan::plan;
 use crate::pipeline::plan::lister::Batching;
-use crate::pipeline::plan::options::Portion;
+use crate::pipeline::plan::options::DeviceShard;
 use crate::pipeline::plan::partition::Start;
 use crate::tuning::DEFAULT_DEPTH_BATCHES;
 
@@ -43,17 +43,24 @@ impl<B: Batch> Pipeline<B> {
                 slabs: options.slabs(DEFAULT_DEPTH_BATCHES),
             });
         }
-        let hints = self.recipe.hints();
+        let hints = self.factory.hints();
         let destination = options.destination(&pinning.device, DEFAULT_DEPTH_BATCHES);
-        let cut = options.cut(Start::of(0), Portion::WHOLE);
-        let plan = plan(options, options.machine(), hints, destination, cut, false);
-        if plan.is_cut() {
+        let partition = options.partition(Start::of(0), DeviceShard::WHOLE);
+        let plan = plan(
+            options,
+            options.machine(),
+            hints,
+            destination,
+            partition,
+            false,
+        );
+        if plan.is_in_parts() {
             return None;
         }
         // Of a row that the device gathers, the slab holds only the address.
         let sample_bytes = hints.sample_bytes.filter(|_| !hints.is_gatherable);
         let batch_bytes = sample_bytes
-            .and_then(|bytes| bytes.checked_mul(plan.cut.usual_rows()))
+            .and_then(|bytes| bytes.checked_mul(plan.partition.usual_rows()))
             .and_then(|bytes| bytes.checked_add(GAPS_BYTES));
         Some(Early {
             bytes: batch_bytes.max(pinning.max_batch_bytes)?,

@@ -1,11 +1,11 @@
 //! Workers whose sample takes longer than the loader's `timeout`.
 //!
 //! The consumer that waits finds them, at the instant at which the first of them is due: it sleeps until then, and looks at their
-//! [desks](crate::pipeline::worker_status). A worker that is late is *given up*. A new thread takes its place at once, and reports for it: first it asks the
-//! data set to describe the sample, which may hang as well; then the new thread is given up in turn, and the consumer reports what it
-//! knows. So a unit is always reported on once, and no thread that is waited for runs the program's code.
+//! [statuses](crate::pipeline::worker_status). A worker that is late is *given up*. A new thread takes its place at once, and reports for
+//! it: first it asks the data set to describe the sample, which may hang as well; then the new thread is given up in turn, and the consumer
+//! reports what it knows. So a task is always reported on once, and no thread that is waited for runs the program's code.
 //!
-//! A thread that was given up keeps what it was lent: the unit's work with its slab, and the pipeline with the data set. When it comes
+//! A thread that was given up keeps what it was lent: the task's work with its slab, and the pipeline with the data set. When it comes
 //! back it drops all of that, and ends.
 
 use std::io;
@@ -14,102 +14,107 @@ use std::time::Duration;
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::error::{Error, SampleId};
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::{Claimant, Loaded, Unit};
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::{Claimant, Loaded, TaskId};
 use crate::pipeline::shared::session::Job;
-use crate::pipeline::shared::state::{Board, Orphans};
-use crate::pipeline::shared::workers::{Task, What};
-use crate::pipeline::traits::{Failed, Seat};
-use crate::pipeline::worker_status::{Desk, Doing, Seen};
+use crate::pipeline::shared::state::{Requeued, State};
+use crate::pipeline::shared::workers::{Assignment, What};
+use crate::pipeline::traits::{EpochHandle, Failed};
+use crate::pipeline::worker_status::{Doing, Seen, WorkerStatus};
 use crate::sync::log;
 use crate::sync::{Arc, Instant, Ordering, planted};
 
 /// A worker's place that is to be filled.
 struct Vacancy {
     /// That of the worker that was given up now.
-    before: Option<Arc<Desk>>,
-    desk: Arc<Desk>,
+    before: Option<Arc<WorkerStatus>>,
+    status: Arc<WorkerStatus>,
     /// Its task is that of a worker that was given up.
-    has_errand: bool,
+    has_first_job: bool,
 }
 
-/// A unit that is to be reported on, for its worker does not.
+/// A task that is to be reported on, for its worker does not.
 struct Overdue {
-    task: Task,
+    assignment: Assignment,
     seen: Seen,
     worker: String,
-    pass: Arc<Pass>,
+    context: Arc<EpochContext>,
 }
 
-impl<B: Batch> Board<B> {
+impl<B: Batch> State<B> {
     /// When the consumer that waits looks again: when the first worker is due, or else could be.
     pub(crate) fn first_due(&self, timeout: Duration, now: Instant) -> Option<Instant> {
-        let seen = self.stations.iter().filter_map(|one| one.desk.look(now));
+        let seen = self.slots.iter().filter_map(|one| one.status.look(now));
         let left = seen.filter_map(|seen| seen.left(timeout));
         now.checked_add(left.min().unwrap_or(timeout))
     }
 
     /// Whether there are workers to give up, or (`retries`) places to fill.
     pub(crate) fn has_late(&self, timeout: Duration, now: Instant, retries: bool) -> bool {
-        self.stations.iter().any(|one| {
-            let seen = one.desk.look(now);
+        self.slots.iter().any(|one| {
+            let seen = one.status.look(now);
             retries && one.is_vacant || seen.is_some_and(|seen| seen.is_late(timeout))
         })
     }
 
-    /// Gives up all workers that are late. Returns their places, and the units that nobody is to report on but the caller.
+    /// Gives up all workers that are late. Returns their places, and the tasks that nobody is to report on but the caller.
     fn give_up_late(&mut self, timeout: Duration, began: Instant) -> (Vec<Vacancy>, Vec<Overdue>) {
         let (mut vacancies, mut overdue) = (Vec::new(), Vec::new());
         let now = Instant::now();
-        for number in 0..self.stations.len() {
-            let desk = &self.stations[number].desk;
-            let seen = desk.look(now).filter(|seen| seen.is_late(timeout));
-            let Some(seen) = seen.filter(|_| desk.give_up()) else {
+        for number in 0..self.slots.len() {
+            let status = &self.slots[number].status;
+            let seen = status.look(now).filter(|seen| seen.is_late(timeout));
+            let Some(seen) = seen.filter(|_| status.give_up()) else {
                 continue;
             };
-            let new = Desk::new(number, began, true);
-            let before = Some(Arc::clone(desk));
-            self.stations[number].desk = Arc::clone(&new);
-            let task = self.stations[number].task.take();
+            let new = WorkerStatus::new(number, began, true);
+            let before = Some(Arc::clone(status));
+            self.slots[number].status = Arc::clone(&new);
+            let assignment = self.slots[number].assignment.take();
             vacancies.push(Vacancy {
                 before,
-                has_errand: task.as_ref().is_some_and(|task| task.late.is_none()),
-                desk: Arc::clone(&new),
+                has_first_job: assignment
+                    .as_ref()
+                    .is_some_and(|assignment| assignment.late.is_none()),
+                status: Arc::clone(&new),
             });
-            let Some(mut task) = task else { continue };
-            if let Some(seen) = task.late {
+            let Some(mut assignment) = assignment else {
+                continue;
+            };
+            if let Some(seen) = assignment.late {
                 // It was to describe the sample of another, and that hangs as well.
                 if !planted("a description that hangs is waited for") {
-                    overdue.extend(self.overdue(task, seen, new.name()));
+                    overdue.extend(self.overdue(assignment, seen, new.name()));
                 }
                 continue;
             }
-            if let What::Solo { units } = &mut task.what {
+            if let What::Solo { tasks } = &mut assignment.what {
                 // Others make the rest of its run.
-                let rest = units.start + 1..units.end;
-                units.end = rest.start;
+                let rest = tasks.start + 1..tasks.end;
+                tasks.end = rest.start;
                 if !rest.is_empty() && !planted("a run is lost with its worker") {
-                    self.orphans.push_back((task.line, Orphans::OfRun(rest)));
+                    self.requeued
+                        .push_back((assignment.session, Requeued::OfRun(rest)));
                 }
             }
             new.enter(Doing::Describing, seen.row);
             new.since(now);
-            task.late = Some(seen);
-            self.stations[number].task = Some(task);
+            assignment.late = Some(seen);
+            self.slots[number].assignment = Some(assignment);
         }
         (vacancies, overdue)
     }
 
-    /// `None`: the unit is gone, and nobody waits for a report.
-    fn overdue(&mut self, task: Task, seen: Seen, worker: String) -> Option<Overdue> {
-        let line = self.line(task.line)?;
-        let is_open = line.schedule.holds(task.unit());
-        let pass = is_open.then(|| line.pass(task.unit()))?;
+    /// `None`: the task is gone, and nobody waits for a report.
+    fn overdue(&mut self, assignment: Assignment, seen: Seen, worker: String) -> Option<Overdue> {
+        let session = self.session(assignment.session)?;
+        let is_open = session.schedule.holds(assignment.task());
+        let context = is_open.then(|| session.context(assignment.task()))?;
         Some(Overdue {
-            task,
+            assignment,
             seen,
             worker,
-            pass,
+            context,
         })
     }
 }
@@ -120,19 +125,19 @@ impl<B: Batch> Pipeline<B> {
     /// The error: not all were filled.
     pub(crate) fn replace_late(&self, timeout: Duration) -> Result<(), io::Error> {
         let (vacancies, overdue) = {
-            let mut board = self.lock();
-            let (board, bin) = board.split();
-            let (mut vacancies, overdue) = board.give_up_late(timeout, self.began);
-            let empty = board.stations.iter_mut().filter(|one| one.is_vacant);
+            let mut state = self.lock();
+            let (state, deferred) = state.split();
+            let (mut vacancies, overdue) = state.give_up_late(timeout, self.began);
+            let empty = state.slots.iter_mut().filter(|one| one.is_vacant);
             vacancies.extend(empty.map(|one| {
                 one.is_vacant = false; // or it will be again
                 Vacancy {
                     before: None,
-                    desk: Arc::clone(&one.desk),
-                    has_errand: false,
+                    status: Arc::clone(&one.status),
+                    has_first_job: false,
                 }
             }));
-            bin.wake_workers = !board.orphans.is_empty();
+            deferred.wake_workers = !state.requeued.is_empty();
             (vacancies, overdue)
         };
         let mut failed = Ok(());
@@ -145,19 +150,19 @@ impl<B: Batch> Pipeline<B> {
             }
             let hired = match planted("the system starts no more threads") {
                 true => Err(io::ErrorKind::WouldBlock.into()),
-                false => self.hire(&vacancy.desk, vacancy.has_errand),
+                false => self.hire(&vacancy.status, vacancy.has_first_job),
             };
             let Err(error) = hired else { continue };
             if !self.has_lacked.swap(true, Ordering::Relaxed) {
-                let worker = vacancy.desk.name();
+                let worker = vacancy.status.name();
                 log::error!(
                     "{worker} hangs, and the system starts no thread in its place: {error}"
                 );
             }
             failed = Err(error);
-            self.do_without(&vacancy.desk);
+            self.do_without(&vacancy.status);
         }
-        let nobody = Desk::of_caller(self.began);
+        let nobody = WorkerStatus::of_caller(self.began);
         for late in overdue {
             self.report_overdue(&nobody, late, None);
         }
@@ -165,75 +170,83 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// There is no thread for this place, so its errand is the caller's.
-    fn do_without(&self, desk: &Desk) {
+    fn do_without(&self, status: &WorkerStatus) {
         let overdue = {
-            let mut board = self.lock();
-            if !desk.leave() {
+            let mut state = self.lock();
+            if !status.leave() {
                 return; // another consumer found it late, and is about to fill the place
             }
-            let station = &mut board.stations[desk.number()];
-            station.is_vacant = true;
-            let task = station.task.take();
-            task.and_then(|task| {
-                let seen = task.late?;
-                board.overdue(task, seen, desk.name())
+            let slot = &mut state.slots[status.number()];
+            slot.is_vacant = true;
+            let assignment = slot.assignment.take();
+            assignment.and_then(|assignment| {
+                let seen = assignment.late?;
+                state.overdue(assignment, seen, status.name())
             })
         };
         if let Some(overdue) = overdue {
-            self.report_overdue(&Desk::of_caller(self.began), overdue, None);
+            self.report_overdue(&WorkerStatus::of_caller(self.began), overdue, None);
         }
     }
 
     /// The first thing that a new worker does: it reports for the one that was given up.
-    pub(crate) fn run_errand(&self, desk: &Desk) {
+    pub(crate) fn run_first_job(&self, status: &WorkerStatus) {
         let overdue = {
-            let mut board = self.lock();
-            if desk.is_given_up() {
+            let mut state = self.lock();
+            if status.is_given_up() {
                 return; // before it began
             }
-            let task = board.stations[desk.number()].task.clone();
-            let overdue = task.and_then(|task| {
-                let seen = task.late?;
-                board.overdue(task, seen, desk.name())
+            let assignment = state.slots[status.number()].assignment.clone();
+            let overdue = assignment.and_then(|assignment| {
+                let seen = assignment.late?;
+                state.overdue(assignment, seen, status.name())
             });
             if overdue.is_none() {
-                board.takes_on(desk, None);
+                state.takes_on(status, None);
             }
             overdue
         };
         let Some(overdue) = overdue else {
-            let _ = desk.leave();
+            let _ = status.leave();
             return;
         };
-        let (seen, place) = (overdue.seen, overdue.pass.place(overdue.task.unit()));
+        let (seen, place) = (
+            overdue.seen,
+            overdue.context.place(overdue.assignment.task()),
+        );
         let sample = seen.is_of_sample().then(|| {
             // What it calls of the program's may panic, and says so itself.
-            let pass = &overdue.pass;
+            let context = &overdue.context;
             let id = || {
-                // (Several are got in one call only where no unit is made again.)
+                // (Several are got in one call only where no task is made again.)
                 let others = (seen.row + 1..seen.row + seen.count)
-                    .map(|row| pass.order.index(place.epoch, place.position(row)));
+                    .map(|row| context.order.index(place.epoch, place.position(row)));
                 let others = others.collect();
-                let sample = self.recipe.sample_id(pass, place, seen.row, seen.index);
+                let sample = self.factory.sample_id(context, place, seen.row, seen.index);
                 (sample, others)
             };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(id)).ok()
         });
-        if desk.leave() && !planted("nobody reports for who was given up") {
-            self.report_overdue(desk, overdue, sample.flatten());
+        if status.leave() && !planted("nobody reports for who was given up") {
+            self.report_overdue(status, overdue, sample.flatten());
         }
     }
 
-    /// Reports the error of a unit in place of a worker that was given up. `known`: its sample, and the indices of others that it got
+    /// Reports the error of a task in place of a worker that was given up. `known`: its sample, and the indices of others that it got
     /// in the same call; without, neither the data set nor the sampler was asked.
-    fn report_overdue(&self, desk: &Desk, overdue: Overdue, known: Option<(SampleId, Vec<u64>)>) {
+    fn report_overdue(
+        &self,
+        status: &WorkerStatus,
+        overdue: Overdue,
+        known: Option<(SampleId, Vec<u64>)>,
+    ) {
         let Overdue {
-            task,
+            assignment,
             seen,
             worker,
-            pass,
+            context,
         } = overdue;
-        let place = pass.place(task.unit());
+        let place = context.place(assignment.task());
         let (sample, others) = known.unzip();
         let sample = sample.or_else(|| {
             Some(SampleId {
@@ -245,13 +258,20 @@ impl<B: Batch> Pipeline<B> {
             })
         });
         let error = seen.error(place, worker, sample, others.unwrap_or_default());
-        self.report_failed(desk, &pass, &task.what, seen.row, error);
+        self.report_failed(status, &context, &assignment.what, seen.row, error);
     }
 
     /// Reports that what somebody has claimed has failed.
-    fn report_failed(&self, desk: &Desk, pass: &Pass, what: &What, row: usize, error: Error) {
+    fn report_failed(
+        &self,
+        status: &WorkerStatus,
+        context: &EpochContext,
+        what: &What,
+        row: usize,
+        error: Error,
+    ) {
         match what {
-            What::Load { unit, claimed } => {
+            What::Load { task, claimed } => {
                 let none = Loaded {
                     claimed: *claimed,
                     filled: 0,
@@ -259,65 +279,72 @@ impl<B: Batch> Pipeline<B> {
                 };
                 let failure = Some(Failed {
                     row,
-                    ..Failed::of_unit(error)
+                    ..Failed::of_task(error)
                 });
-                self.report(desk, pass, *unit, None, failure, |line, _| {
-                    line.schedule.loaded(*unit, none, None)
+                self.report(status, context, *task, None, failure, |session, _| {
+                    session.schedule.loaded(*task, none, None)
                 });
             }
-            What::LayOut { unit } => {
+            What::LayOut { task } => {
                 let failure = Some(Failed {
                     row,
-                    ..Failed::of_unit(error)
+                    ..Failed::of_task(error)
                 });
-                self.report(desk, pass, *unit, None, failure, |line, bin| {
-                    bin.wake_workers = true;
-                    line.schedule.failed(*unit)
-                });
+                self.report(
+                    status,
+                    context,
+                    *task,
+                    None,
+                    failure,
+                    |session, deferred| {
+                        deferred.wake_workers = true;
+                        session.schedule.failed(*task)
+                    },
+                );
             }
-            What::Finish { unit } => self.publish(pass, *unit, Err(error)),
-            What::Pull { unit } => self.fail_pull(pass, *unit, error),
-            What::Solo { units } => {
-                self.publish(pass, Unit(units.start), Err(error));
-                self.lock().takes_on(desk, None);
+            What::Finish { task } => self.publish(context, *task, Err(error)),
+            What::Pull { task } => self.fail_pull(context, *task, error),
+            What::Solo { tasks } => {
+                self.publish(context, TaskId(tasks.start), Err(error));
+                self.lock().takes_on(status, None);
             }
         }
     }
 
     /// All workers hang, and the system starts no other: what the consumer waits for next is an error. Returns whether there was something.
-    pub(crate) fn fail_next(&self, seat: &Seat, why: &io::Error) -> bool {
+    pub(crate) fn fail_next(&self, handle: &EpochHandle, why: &io::Error) -> bool {
         let job = {
-            let mut board = self.lock();
-            if board.stations.iter().any(|one| !one.is_vacant) {
+            let mut state = self.lock();
+            if state.slots.iter().any(|one| !one.is_vacant) {
                 return false;
             }
-            board.claim_orphans(Some(seat.line)).or_else(|| {
-                let (line, _) = board.line(seat.line)?;
-                line.claim(&*self.recipe, Claimant::CONSUMER)
+            state.claim_requeued(Some(handle.session)).or_else(|| {
+                let (session, _) = state.session(handle.session)?;
+                session.claim(&*self.factory, Claimant::CONSUMER)
             })
         };
         let Some(job) = job else { return false };
-        let Some(task) = Task::of(&job) else {
-            // (It grants a unit its memory. Planning, which runs the program's code, is beyond the consumer's epoch.)
-            self.perform(job, &Desk::of_caller(self.began));
+        let Some(assignment) = Assignment::of(&job) else {
+            // (It grants a task its memory. Planning, which runs the program's code, is beyond the consumer's epoch.)
+            self.perform(job, &WorkerStatus::of_caller(self.began));
             return true;
         };
-        let (Job::Load { pass, .. }
-        | Job::Finish { pass, .. }
-        | Job::Remake { pass, .. }
-        | Job::Solo { pass, .. }
-        | Job::Pull { pass, .. }) = &job
+        let (Job::Load { context, .. }
+        | Job::Finish { context, .. }
+        | Job::Rebuild { context, .. }
+        | Job::Solo { context, .. }
+        | Job::Pull { context, .. }) = &job
         else {
             return true;
         };
-        let units = match &task.what {
-            What::Solo { units } => units.clone(),
-            _ => task.unit().0..task.unit().0 + 1,
+        let tasks = match &assignment.what {
+            What::Solo { tasks } => tasks.clone(),
+            _ => assignment.task().0..assignment.task().0 + 1,
         };
-        for unit in units {
-            let what = match &task.what {
+        for task in tasks {
+            let what = match &assignment.what {
                 What::Solo { .. } => What::Solo {
-                    units: unit..unit + 1,
+                    tasks: task..task + 1,
                 },
                 what => what.clone(),
             };
@@ -330,7 +357,13 @@ impl<B: Batch> Pipeline<B> {
                     ),
                 ),
             };
-            self.report_failed(&Desk::of_caller(self.began), pass, &what, 0, error);
+            self.report_failed(
+                &WorkerStatus::of_caller(self.began),
+                context,
+                &what,
+                0,
+                error,
+            );
         }
         true
     }

@@ -2,18 +2,18 @@
 
 use super::room;
 use super::start::Roster;
-use crate::device::{InFlight, Kind, Ring, block_bytes};
+use crate::device::{ByteBudget, Kind, Ring, block_bytes};
 use crate::error::{Error, Result};
 use crate::meter::Meters;
 use crate::pipeline::lookahead::Announcing;
 use crate::pipeline::memory::slab_size::SlabSize;
 use crate::pipeline::plan::options::Options;
-use crate::pipeline::shared::lock::Guard;
-use crate::pipeline::shared::sizing::{Crew, Duty};
-use crate::pipeline::shared::state::Board;
+use crate::pipeline::shared::lock::Locked;
+use crate::pipeline::shared::sizing::{ActiveWorkers, Crew};
+use crate::pipeline::shared::state::State;
+use crate::pipeline::traits::Factory;
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::traits::Learned;
-use crate::pipeline::traits::Recipe;
 use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, OnceLock, Weak, is_within_code_of};
 use crate::system::Process;
 
@@ -26,27 +26,27 @@ const FEWEST_KEPT: usize = 2;
 
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
-    pub(crate) board: Mutex<Board<B>>,
+    pub(crate) state: Mutex<State<B>>,
     /// Workers sleep here: those of each group, which are woken only if none of the groups before sleeps. There is a group for each device,
     /// and one for the workers beyond.
     pub(crate) worker_wakeups: Vec<Condvar>,
     /// Those that are off duty sleep here.
-    pub(crate) off_duty: Condvar,
-    pub(crate) recipe: Box<dyn Recipe<B>>,
+    pub(crate) inactive: Condvar,
+    pub(crate) factory: Box<dyn Factory<B>>,
     /// If the data set wants to know what comes.
     pub(crate) announcing: Option<Arc<Announcing>>,
-    /// What desks count from.
+    /// What statuses count from.
     pub(crate) began: Instant,
     pub(crate) roster: Arc<Roster>,
     /// For threads that are started later.
     pub(crate) me: Weak<Pipeline<B>>,
-    /// One for each device that lines are loaded for; a single one if no memory is page-locked. Lines, passes and seats have its number:
-    /// the program may leak them, and they must not keep the device alive.
+    /// One for each device that sessions are loaded for; a single one if no memory is page-locked. Sessions, passes and handles have its
+    /// number: the program may leak them, and they must not keep the device alive.
     pub(crate) options: Vec<Options>,
     /// Slabs for batches that need not be page-locked, or cannot be.
     pub(crate) pageable: Arc<Ring>,
     /// The bytes of slabs ahead of the program, if they are limited.
-    pub(crate) in_flight: Option<Arc<InFlight>>,
+    pub(crate) byte_budget: Option<Arc<ByteBudget>>,
     /// How large slabs of each [`Kind`] are made, and those of runs.
     pub(crate) slab_sizes: [SlabSize; 2],
     pub(crate) run_size: SlabSize,
@@ -64,22 +64,22 @@ pub(crate) struct Pipeline<B> {
 }
 
 impl<B: 'static> Pipeline<B> {
-    pub(crate) fn new(recipe: Box<dyn Recipe<B>>, options: Vec<Options>) -> Arc<Pipeline<B>> {
-        let listener = recipe.listener();
+    pub(crate) fn new(factory: Box<dyn Factory<B>>, options: Vec<Options>) -> Arc<Pipeline<B>> {
+        let listener = factory.listener();
         let groups = options.len() + 1;
-        let duty = Duty::new(options[0].workers, options[0].is_auto);
-        let in_flight = room::limited(&options);
-        let kept = match &in_flight {
+        let active_workers = ActiveWorkers::new(options[0].workers, options[0].is_auto);
+        let byte_budget = room::limited(&options);
+        let kept = match &byte_budget {
             None => options.iter().map(|options| options.slabs(0)).sum(),
             Some(_) => FEWEST_KEPT,
         };
         Arc::new_cyclic(|me| Pipeline {
             announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
-            board: Mutex::new(Board::new(groups, in_flight.clone(), duty)),
-            in_flight,
-            off_duty: Condvar::new(),
+            state: Mutex::new(State::new(groups, byte_budget.clone(), active_workers)),
+            byte_budget,
+            inactive: Condvar::new(),
             worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),
-            recipe,
+            factory,
             began: Instant::now(),
             roster: Arc::default(),
             me: Weak::clone(me),
@@ -95,20 +95,20 @@ impl<B: 'static> Pipeline<B> {
         })
     }
 
-    /// What lines for all devices have in common.
+    /// What sessions for all devices have in common.
     pub(crate) fn options(&self) -> &Options {
         &self.options[0]
     }
 
     /// How many workers load now, and why.
     pub(crate) fn crew(&self) -> (usize, Crew) {
-        self.lock().duty.now()
+        self.lock().active_workers.now()
     }
 
     /// What its samples are like.
     #[cfg(feature = "nvjpeg")]
     pub(crate) fn learned(&self) -> &Learned {
-        self.recipe.learned()
+        self.factory.learned()
     }
 
     /// How many of 64 pictures devices decode, where the CPU decodes the others, once that is fixed.
@@ -124,7 +124,7 @@ impl<B: 'static> Pipeline<B> {
         !self.process.is_this()
     }
 
-    /// Whether threads of another process may hold the board's lock, or any other of the loader's. (This one was forked from it, and has
+    /// Whether threads of another process may hold the shared lock, or any other of the loader's. (This one was forked from it, and has
     /// none of them, so nobody would release it.)
     pub(crate) fn has_lost_threads(&self) -> bool {
         self.options().workers > 0 && self.is_forked()
@@ -169,16 +169,16 @@ impl<B: 'static> Pipeline<B> {
     /// How many slabs there are to be: as many as bytes in flight have room for, one that cannot wait, and one with the program.
     pub(crate) fn slabs_within(&self, kind: Kind) -> usize {
         let bytes = self.slab_sizes[kind as usize].bytes();
-        match &self.in_flight {
-            Some(in_flight) if bytes > 0 => {
+        match &self.byte_budget {
+            Some(byte_budget) if bytes > 0 => {
                 let bytes = block_bytes(bytes).unwrap_or(bytes);
-                (in_flight.limit() / bytes).max(1).saturating_add(2)
+                (byte_budget.limit() / bytes).max(1).saturating_add(2)
             }
             _ => usize::MAX,
         }
     }
 
-    pub(crate) fn lock(&self) -> Guard<'_, B> {
-        Guard::new(self)
+    pub(crate) fn lock(&self) -> Locked<'_, B> {
+        Locked::new(self)
     }
 }

@@ -1,12 +1,12 @@
-//! How one worker at a time pulls the items of a stream's units.
+//! How one worker at a time pulls the items of a stream's tasks.
 //!
-//! A unit is opened for whoever pulls its items. When they are there, it has its rows, and is loaded as any unit is. If there are none
-//! left, the unit is gone again, and the epoch's end is known. So pulling is serial, and the order is the stream's; a unit that is loaded
+//! A task is opened for whoever pulls its items. When they are there, it has its rows, and is loaded as any task is. If there are none
+//! left, the task is gone again, and the epoch's end is known. So pulling is serial, and the order is the stream's; a task that is loaded
 //! never turns out to be shorter.
 //!
 //! The stream lies in its epoch's slot while nobody pulls. Whoever pulls has taken it out, so no lock is held meanwhile. Between two items,
-//! streams ask whether to go on ([`progress`](crate::stream::progress)): not if the epoch has left the board, or the worker was given up. What
-//! comes of the pull then is dropped, as anything is that is made for a unit that is gone.
+//! streams ask whether to go on ([`progress`](crate::stream::progress)): not if the epoch has left the shared state, or the worker was
+//! given up. What comes of the pull then is dropped, as anything is that is made for a task that is gone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -15,10 +15,10 @@ use crate::batch::Batch;
 use crate::error::drop_each;
 use crate::error::{Error, panic_message};
 use crate::meter::Activity;
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::Unit;
-use crate::pipeline::traits::{Pull, Pulled, Sends};
-use crate::pipeline::worker_status::{Desk, Doing};
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::TaskId;
+use crate::pipeline::traits::{Pull, Pulled, TransferQueue};
+use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::stream::{Watcher, watched};
 use crate::sync::{Arc, Instant, planted};
 use crate::tensor::Offload;
@@ -26,130 +26,135 @@ use crate::trace::span;
 
 /// What a worker is told between two items: the next one has a timeout of its own, if somebody still waits. `None`: the caller pulls, on
 /// its own thread, and cannot leave the epoch meanwhile.
-fn watcher(desk: &Desk, pass: &Arc<Pass>) -> Option<Watcher> {
-    let (desk, pass) = (desk.shared()?, Arc::clone(pass));
+fn watcher(status: &WorkerStatus, context: &Arc<EpochContext>) -> Option<Watcher> {
+    let (status, context) = (status.shared()?, Arc::clone(context));
     Some(Arc::new(move || {
-        desk.begins(Doing::Pulling);
-        !pass.has_left() && (!desk.is_given_up() || planted("who was given up pulls on"))
+        status.begins(Doing::Pulling);
+        !context.has_left() && (!status.is_given_up() || planted("who was given up pulls on"))
     }))
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Pulls the items of a unit, and lets others load them.
+    /// Pulls the items of a task, and lets others load them.
     pub(crate) fn pull(
         &self,
-        desk: &Desk,
-        pass: &Arc<Pass>,
-        unit: Unit,
+        status: &WorkerStatus,
+        context: &Arc<EpochContext>,
+        task: TaskId,
         mut stream: Box<dyn Pull<B>>,
         offload: Offload,
     ) {
-        span!("pull", epoch = pass.epoch, unit = unit.0);
-        desk.enter(Doing::Pulling, 0);
+        span!("pull", epoch = context.epoch, task = task.0);
+        status.enter(Doing::Pulling, 0);
         let start = Instant::now();
-        desk.since(start);
-        let place = pass.place(unit);
+        status.since(start);
+        let place = context.place(task);
         // Unwind safety: a stream that panicked is not asked again.
-        let pull = AssertUnwindSafe(|| stream.pull(pass, place, offload));
-        let bar = pass.bar(Activity::Pull, unit);
-        let pulled = watched(watcher(desk, pass), || catch_unwind(pull));
+        let pull = AssertUnwindSafe(|| stream.pull(context, place, offload));
+        let bar = context.bar(Activity::Pull, task);
+        let pulled = watched(watcher(status, context), || catch_unwind(pull));
         let pulled = pulled.unwrap_or_else(|payload| {
             Err(Error::StreamPanicked {
-                epoch: pass.epoch,
+                epoch: context.epoch,
                 batch: place.batch,
                 message: panic_message(payload),
             })
         });
         drop(bar);
-        let has_left = desk.leave();
+        let has_left = status.leave();
         if has_left {
-            pass.meter.pulling_ns.add_since(start);
+            context.meter.pulling_ns.add_since(start);
         }
         let pulled = match pulled {
             Ok(pulled) if has_left => pulled,
             pulled => {
                 drop_each([stream]);
                 match pulled {
-                    Err(error) if has_left => self.fail_pull(pass, unit, error),
+                    Err(error) if has_left => self.fail_pull(context, task, error),
                     pulled => drop_each([pulled]),
                 }
                 return;
             }
         };
         let mut stream = Some(stream);
-        let mut board = self.lock();
-        let Some((line, bin)) = board.line_of(pass, unit) else {
-            board.bin.drop_later((pulled, stream));
+        let mut state = self.lock();
+        let Some((session, deferred)) = state.session_of(context, task) else {
+            state.deferred.drop_later((pulled, stream));
             return;
         };
-        // (If the consumer is just leaving the epoch, its end is known, and its units are about to go.)
+        // (If the consumer is just leaving the epoch, its end is known, and its tasks are about to go.)
         let count = match pulled {
-            Some(Pulled { work, own, is_last }) => {
-                line.schedule.pulled(unit, own.place.rows);
-                let slot = line.slot(unit);
-                slot.work = Some(work);
-                slot.own = Some(own);
+            Some(Pulled {
+                build,
+                own,
+                is_last,
+            }) => {
+                session.schedule.pulled(task, own.place.rows);
+                let data = session.data(task);
+                data.build = Some(build);
+                data.own = Some(own);
                 if is_last {
-                    line.schedule.close_end(pass.segment)
+                    session.schedule.close_end(context.epoch_entry)
                 } else {
-                    if let Some(epoch) = line.schedule.epoch(pass.segment) {
+                    if let Some(epoch) = session.schedule.epoch(context.epoch_entry) {
                         epoch.stream = stream.take();
                     }
                     None
                 }
             }
             None => {
-                let schedule = &mut line.schedule;
-                let count = schedule.close_end_before(unit, pass.segment, bin.removed());
+                let schedule = &mut session.schedule;
+                let count =
+                    schedule.close_end_before(task, context.epoch_entry, deferred.removed());
                 if !planted("the end of a stream is found in silence") {
-                    line.tell_consumer(unit);
+                    session.tell_consumer(task);
                 }
                 count
             }
         };
-        bin.wake_workers = true;
-        bin.drop_later(stream);
-        let outbox = line.outbox(pass.segment);
-        drop(board);
+        deferred.wake_workers = true;
+        deferred.drop_later(stream);
+        let queue = session.queue(context.epoch_entry);
+        drop(state);
         if let Some(batches) = count {
-            self.tell_end(pass, outbox.as_deref(), batches);
+            self.tell_end(context, queue.as_deref(), batches);
         }
     }
 
-    /// A stream did not give the items of a unit: the unit is an error, and the epoch's last.
-    pub(crate) fn fail_pull(&self, pass: &Pass, unit: Unit, error: Error) {
-        let (count, outbox) = {
-            let mut board = self.lock();
-            let Some((line, _)) = board.line_of(pass, unit) else {
-                return board.bin.drop_later(error);
+    /// A stream did not give the items of a task: the task is an error, and the epoch's last.
+    pub(crate) fn fail_pull(&self, context: &EpochContext, task: TaskId, error: Error) {
+        let (count, queue) = {
+            let mut state = self.lock();
+            let Some((session, _)) = state.session_of(context, task) else {
+                return state.deferred.drop_later(error);
             };
-            let count = line.schedule.close_end(pass.segment);
-            (count, line.outbox(pass.segment))
+            let count = session.schedule.close_end(context.epoch_entry);
+            (count, session.queue(context.epoch_entry))
         };
-        self.publish(pass, unit, Err(error));
+        self.publish(context, task, Err(error));
         if let Some(batches) = count {
-            self.tell_end(pass, outbox.as_deref(), batches);
+            self.tell_end(context, queue.as_deref(), batches);
         }
         self.wake_workers(); // for the epoch after it
     }
 
     /// It is known how many batches an epoch has. What may be sent beyond them is of the epoch after it.
-    fn tell_end(&self, pass: &Pass, outbox: Option<&dyn Sends<B>>, batches: u64) {
-        let Some(outbox) = outbox.filter(|_| !planted("an outbox is not told of the end")) else {
+    fn tell_end(&self, context: &EpochContext, queue: Option<&dyn TransferQueue<B>>, batches: u64) {
+        let Some(queue) = queue.filter(|_| !planted("an outbox is not told of the end")) else {
             return;
         };
-        let beyond = outbox.ends(batches);
+        let beyond = queue.ends(batches);
         let following = {
-            let mut board = self.lock();
-            let line = board.line(pass.line);
-            line.and_then(|(line, _)| {
-                let segment = line.schedule.id_after(pass.segment)?;
-                line.outbox(segment)
+            let mut state = self.lock();
+            let session = state.session(context.session);
+            session.and_then(|(session, _)| {
+                let epoch_entry = session.schedule.id_after(context.epoch_entry)?;
+                session.queue(epoch_entry)
             })
         };
         if let Some(following) = following {
             following.allow_first(beyond);
-            self.send_following(pass);
+            self.send_following(context);
         }
     }
 }

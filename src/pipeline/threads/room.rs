@@ -1,24 +1,24 @@
 //! Room for bytes in flight, where several devices share a limit: what one of them waits for, another gives back.
 
 use super::pipeline::Pipeline;
-use crate::device::{Coming, Device, InFlight};
+use crate::device::{ByteBudget, Coming, Device};
 use crate::pipeline::plan::options::Options;
 use crate::sync::Arc;
 
 /// The bytes in flight, if they are limited.
-pub(crate) fn limited(options: &[Options]) -> Option<Arc<InFlight>> {
+pub(crate) fn limited(options: &[Options]) -> Option<Arc<ByteBudget>> {
     let limit = options[0].max_bytes?;
     let several = options.iter().filter(|_| options.len() > 1);
     let pinning = several.filter_map(|options| options.pinning.as_ref());
     let rings = pinning.map(|pinning| Arc::downgrade(pinning.ring()));
-    Some(InFlight::new(limit, rings.collect()))
+    Some(ByteBudget::new(limit, rings.collect()))
 }
 
 impl<B: 'static> Pipeline<B> {
     /// A batch is on its way to its device: when its copy ends, there is room.
     pub(crate) fn makes_room(&self) {
-        if let Some(in_flight) = &self.in_flight {
-            in_flight.tell();
+        if let Some(byte_budget) = &self.byte_budget {
+            byte_budget.tell();
         }
     }
 

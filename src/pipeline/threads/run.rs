@@ -1,4 +1,4 @@
-//! Units that one thread makes from end to end: each in pageable memory of its own, or a run of them in one page-locked slab.
+//! Tasks that one thread makes from end to end: each in pageable memory of its own, or a run of them in one page-locked slab.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,93 +10,101 @@ use crate::device::{Coming, Piece, Pieces, Slab};
 use crate::error::drop_each;
 use crate::error::panic_message;
 use crate::meter::Activity;
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::Unit;
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::TaskId;
 use crate::pipeline::shared::session::Run;
-use crate::pipeline::shared::workers::{Task, What};
-use crate::pipeline::traits::{Changes, MadeAlone, Memory, Remade, Sends};
-use crate::pipeline::worker_status::{Desk, Doing};
+use crate::pipeline::shared::workers::{Assignment, What};
+use crate::pipeline::traits::{Changes, MadeAlone, Memory, Rebuilder, TransferQueue};
+use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::{Arc, Instant};
 use crate::tensor::Offload;
 use crate::trace::span;
 use crate::tuning::RUN_SLAB_BYTES;
 
-/// What the units of a run are made in.
+/// What the tasks of a run are made in.
 struct RunMemory {
     /// `None`: there was no slab.
     pieces: Option<Pieces>,
-    /// The unit that is being made has memory that is not page-locked, and must move.
+    /// The task that is being made has memory that is not page-locked, and must move.
     is_elsewhere: bool,
-    /// How many bytes a unit took at most.
+    /// How many bytes a task took at most.
     most_bytes: usize,
 }
 
-/// What is left to do with a unit of a run.
+/// What is left to do with a task of a run.
 enum Reported<B> {
     /// Its epoch goes to no device, as far as is known.
     Here,
-    /// It, or what is ready before it, may be sent through this outbox.
-    ToSend(Arc<dyn Sends<B>>),
+    /// It, or what is ready before it, may be sent through this queue.
+    ToSend(Arc<dyn TransferQueue<B>>),
     Gone,
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Makes units that need not be page-locked. Each is reported at once, so that it does not wait for a slow one after it.
-    pub(crate) fn make_all(&self, desk: &Desk, pass: &Pass, units: Range<u64>) {
-        for unit in units.clone() {
-            desk.enter(Doing::Loading, 0);
-            let made = self.make(pass, Unit(unit), None, Changes::default(), desk);
-            if !desk.leave() {
+    /// Makes tasks that need not be page-locked. Each is reported at once, so that it does not wait for a slow one after it.
+    pub(crate) fn make_all(
+        &self,
+        status: &WorkerStatus,
+        context: &EpochContext,
+        tasks: Range<u64>,
+    ) {
+        for task in tasks.clone() {
+            status.enter(Doing::Loading, 0);
+            let made = self.make(context, TaskId(task), None, Changes::default(), status);
+            if !status.leave() {
                 return drop_each([made.made]);
             }
-            let mut board = self.lock();
-            let rest = unit + 1..units.end;
-            board.takes_on(desk, Some(Task::new(pass.line, What::Solo { units: rest })));
-            if !board.made(pass, Unit(unit), made) {
+            let mut state = self.lock();
+            let rest = task + 1..tasks.end;
+            state.takes_on(
+                status,
+                Some(Assignment::new(context.session, What::Solo { tasks: rest })),
+            );
+            if !state.made(context, TaskId(task), made) {
                 return; // nobody wants the others either
             }
         }
     }
 
-    /// Makes one unit from end to end. `own`: again, of items that were pulled for it.
+    /// Makes one task from end to end. `own`: again, of items that were pulled for it.
     pub(crate) fn make(
         &self,
-        pass: &Pass,
-        unit: Unit,
-        own: Option<&Remade<B>>,
+        context: &EpochContext,
+        task: TaskId,
+        own: Option<&Rebuilder<B>>,
         changes: Changes,
-        desk: &Desk,
+        status: &WorkerStatus,
     ) -> MadeAlone<B> {
-        let slab = |bytes| self.pageable_piece(pass, bytes);
+        let slab = |bytes| self.pageable_piece(context, bytes);
         let memory = Memory {
             slab: &slab,
             offload: Offload::default(),
         };
-        self.make_in(pass, unit, own, &memory, changes, desk)
+        self.make_in(context, task, own, &memory, changes, status)
     }
 
-    fn pageable_piece(&self, pass: &Pass, bytes: usize) -> Option<Piece> {
+    fn pageable_piece(&self, context: &EpochContext, bytes: usize) -> Option<Piece> {
         let slab = self.pageable.take(bytes)?;
-        Some(slab.for_epoch(pass.meter.clone()).into())
+        Some(slab.for_epoch(context.meter.clone()).into())
     }
 
     fn make_in(
         &self,
-        pass: &Pass,
-        unit: Unit,
-        own: Option<&Remade<B>>,
+        context: &EpochContext,
+        task: TaskId,
+        own: Option<&Rebuilder<B>>,
         memory: &Memory<'_>,
         changes: Changes,
-        desk: &Desk,
+        status: &WorkerStatus,
     ) -> MadeAlone<B> {
-        span!("make", epoch = pass.epoch, unit = unit.0);
-        let mut bar = pass.bar(Activity::Load, unit);
+        span!("make", epoch = context.epoch, task = task.0);
+        let mut bar = context.bar(Activity::Load, task);
         // What is caught here (say, a panic in a sample's `drop`) must not end the thread.
-        let (recipe, place) = match own {
-            None => (&*self.recipe, pass.place(unit)),
-            Some(own) => (&*own.recipe, own.place),
+        let (factory, place) = match own {
+            None => (&*self.factory, context.place(task)),
+            Some(own) => (&*own.factory, own.place),
         };
-        let make = || recipe.make(pass, place, memory, changes, desk);
+        let make = || factory.make(context, place, memory, changes, status);
         match catch_unwind(AssertUnwindSafe(make)) {
             Ok(made) => {
                 if let Some(bar) = &mut bar {
@@ -104,157 +112,191 @@ impl<B: Batch> Pipeline<B> {
                 }
                 made
             }
-            Err(payload) => MadeAlone::failed(pass.collate_panicked(unit, panic_message(payload))),
+            Err(payload) => {
+                MadeAlone::failed(context.collate_panicked(task, panic_message(payload)))
+            }
         }
     }
 
-    /// Makes page-locked units one after the other in one slab. Each is reported at once, as above.
-    pub(crate) fn make_run(&self, desk: &Desk, pass: &Pass, units: Range<u64>, run: Run) {
+    /// Makes page-locked tasks one after the other in one slab. Each is reported at once, as above.
+    pub(crate) fn make_run(
+        &self,
+        status: &WorkerStatus,
+        context: &EpochContext,
+        tasks: Range<u64>,
+        run: Run,
+    ) {
         let offload = run.offload;
         let memory = RefCell::new(RunMemory {
-            pieces: self.take_for_run(pass, &units, run),
+            pieces: self.take_for_run(context, &tasks, run),
             is_elsewhere: false,
             most_bytes: 0,
         });
-        let slab = |bytes| self.piece_of_run(pass, &mut memory.borrow_mut(), bytes);
+        let slab = |bytes| self.piece_of_run(context, &mut memory.borrow_mut(), bytes);
         let (mut unsent, mut together) = (0, None);
-        for unit in units.clone() {
+        for task in tasks.clone() {
             memory.borrow_mut().is_elsewhere = false;
-            desk.enter(Doing::Loading, 0);
-            let memory_of_unit = Memory {
+            status.enter(Doing::Loading, 0);
+            let memory_of_task = Memory {
                 slab: &slab,
                 offload,
             };
             let changes = Changes::default();
-            let made = self.make_in(pass, Unit(unit), None, &memory_of_unit, changes, desk);
-            if !desk.leave() {
+            let made = self.make_in(
+                context,
+                TaskId(task),
+                None,
+                &memory_of_task,
+                changes,
+                status,
+            );
+            if !status.leave() {
                 return drop_each([made.made]);
             }
-            let rest = unit + 1..units.end;
+            let rest = task + 1..tasks.end;
             if rest.is_empty() {
                 memory.borrow_mut().pieces = None; // what is left of the slab is the batches'
             }
             let is_last = rest.is_empty();
-            match self.report_of_run(desk, pass, (Unit(unit), rest), made, &memory.borrow()) {
+            match self.report_of_run(
+                status,
+                context,
+                (TaskId(task), rest),
+                made,
+                &memory.borrow(),
+            ) {
                 Reported::Gone => return, // nobody wants the others either
                 Reported::Here => {}
-                Reported::ToSend(outbox) => {
+                Reported::ToSend(queue) => {
                     unsent += 1;
-                    let most = *together.get_or_insert_with(|| outbox.permits().together);
+                    let most = *together.get_or_insert_with(|| queue.window().together);
                     if is_last || unsent >= most {
                         (unsent, together) = (0, None);
-                        if pass.plan().solo.is_some_and(|solo| solo.grows) {
-                            outbox.note_runs();
+                        if context.plan().solo.is_some_and(|solo| solo.grows) {
+                            queue.note_runs();
                         }
-                        self.send_behind(pass, &*outbox);
+                        self.send_behind(context, &*queue);
                     }
                 }
             }
         }
     }
 
-    /// Takes the slab for a run. If there is none now, its units are made all the same, and move when there are slabs, as those that are
+    /// Takes the slab for a run. If there is none now, its tasks are made all the same, and move when there are slabs, as those that are
     /// made elsewhere do.
-    fn take_for_run(&self, pass: &Pass, units: &Range<u64>, run: Run) -> Option<Pieces> {
-        let taken = self.try_take_for_run(pass, units, run);
+    fn take_for_run(&self, context: &EpochContext, tasks: &Range<u64>, run: Run) -> Option<Pieces> {
+        let taken = self.try_take_for_run(context, tasks, run);
         if taken.is_none()
-            && let Some((line, bin)) = self.lock().line_of(pass, Unit(units.start))
+            && let Some((session, deferred)) = self.lock().session_of(context, TaskId(tasks.start))
         {
-            line.schedule.no_run_slab(units.clone());
-            line.tell_if_waiting(bin); // it was counted in the account
+            session.schedule.no_run_slab(tasks.clone());
+            session.tell_if_waiting(deferred); // it was counted in the quota
         }
         taken
     }
 
-    fn try_take_for_run(&self, pass: &Pass, units: &Range<u64>, run: Run) -> Option<Pieces> {
-        let (pinning, account) = (self.pinning(pass)?, pass.account.as_ref()?);
-        let (slab, set_aside) = (run.slab, run.set_aside?);
-        span!("slab", epoch = pass.epoch, unit = units.start);
-        let bar = pass.bar(Activity::Slab, Unit(units.start));
+    fn try_take_for_run(
+        &self,
+        context: &EpochContext,
+        tasks: &Range<u64>,
+        run: Run,
+    ) -> Option<Pieces> {
+        let (pinning, quota) = (self.pinning(context)?, context.quota.as_ref()?);
+        let (slab, reservation) = (run.slab, run.reservation?);
+        span!("slab", epoch = context.epoch, task = tasks.start);
+        let bar = context.bar(Activity::Slab, TaskId(tasks.start));
         let start = Instant::now();
-        account.add_slabs(pass.plan().more_slabs);
+        quota.add_slabs(context.plan().more_slabs);
         let device = &pinning.device.inner;
         device.settle();
         let coming = device.coming_home(None);
         let grow = !matches!(coming, Coming::Batch(_) | Coming::Decoding);
         let ring = &device.ring;
-        // (Earlier units may have theirs since the run was claimed.)
+        // (Earlier tasks may have theirs since the run was claimed.)
         let reserve = {
-            let mut board = self.lock();
-            let (line, _) = board.line_of(pass, Unit(units.start))?;
-            line.schedule.reserve_before_run(units)
+            let mut state = self.lock();
+            let (session, _) = state.session_of(context, TaskId(tasks.start))?;
+            session.schedule.reserve_before_run(tasks)
         };
         let grown = self.run_size.for_batch(slab.most_bytes, |bytes| {
-            bytes <= RUN_SLAB_BYTES && self.has_room_for_slabs(pinning, account, bytes)
+            bytes <= RUN_SLAB_BYTES && self.has_room_for_slabs(pinning, quota, bytes)
         });
         // A slab that is larger than its run takes room that later batches may need, if the budget is small.
-        let all_bytes = account.limit().saturating_mul(slab.most_bytes);
+        let all_bytes = quota.limit().saturating_mul(slab.most_bytes);
         let largest = match ring.is_beyond_budget(all_bytes) {
             true => slab.bytes,
             false => grown,
         };
-        let of_epoch = self.slab_sizes[account.kind() as usize].bytes();
+        let of_epoch = self.slab_sizes[quota.kind() as usize].bytes();
         let largest = largest.max(of_epoch);
-        let taken = ring.take_for(set_aside, slab.bytes, largest, reserve, grow);
-        let meter = &pass.meter;
+        let taken = ring.take_for(reservation, slab.bytes, largest, reserve, grow);
+        let meter = &context.meter;
         let waited_ns = meter.pinning_ns.add_since(start);
         drop(bar);
         let taken = taken.filter(Slab::is_page_locked)?;
         if taken.capacity() >= slab.most_bytes {
             self.run_size.saw(grown.min(taken.capacity()));
-            if self.slab_sizes[account.kind() as usize].saw_run(slab.most_bytes) {
+            if self.slab_sizes[quota.kind() as usize].saw_run(slab.most_bytes) {
                 ring.news().notify(); // others will be as large
             }
         }
         // Only the first of them may have waited.
         meter.slab_wait_ns.add(waited_ns);
         meter.slab_wait_times.count(waited_ns);
-        let others = units.end - units.start - 1;
+        let others = tasks.end - tasks.start - 1;
         meter.slab_wait_times.count_times(0, others);
-        Some(Pieces::of(taken.for_epoch(pass.meter.clone())))
+        Some(Pieces::of(taken.for_epoch(context.meter.clone())))
     }
 
-    fn piece_of_run(&self, pass: &Pass, memory: &mut RunMemory, bytes: usize) -> Option<Piece> {
+    fn piece_of_run(
+        &self,
+        context: &EpochContext,
+        memory: &mut RunMemory,
+        bytes: usize,
+    ) -> Option<Piece> {
         memory.most_bytes = memory.most_bytes.max(bytes);
         let pieces = memory.pieces.as_mut();
         pieces.and_then(|pieces| pieces.next(bytes)).or_else(|| {
             memory.is_elsewhere = true;
-            Some(self.pageable_piece(pass, bytes)?.that_moves())
+            Some(self.pageable_piece(context, bytes)?.that_moves())
         })
     }
 
-    /// Reports a unit of a run.
+    /// Reports a task of a run.
     fn report_of_run(
         &self,
-        desk: &Desk,
-        pass: &Pass,
-        (unit, rest): (Unit, Range<u64>),
+        status: &WorkerStatus,
+        context: &EpochContext,
+        (task, rest): (TaskId, Range<u64>),
         alone: MadeAlone<B>,
         memory: &RunMemory,
     ) -> Reported<B> {
         let reported = {
-            let mut board = self.lock();
-            board.takes_on(desk, Some(Task::new(pass.line, What::Solo { units: rest })));
-            let Some((line, bin)) = board.line_of(pass, unit) else {
-                board.bin.drop_later(alone.made);
+            let mut state = self.lock();
+            state.takes_on(
+                status,
+                Some(Assignment::new(context.session, What::Solo { tasks: rest })),
+            );
+            let Some((session, deferred)) = state.session_of(context, task) else {
+                state.deferred.drop_later(alone.made);
                 return Reported::Gone;
             };
-            line.schedule.has_bytes(memory.most_bytes);
-            let outbox = line.outbox(pass.segment);
-            let reported = outbox.map_or(Reported::Here, Reported::ToSend);
+            session.schedule.has_bytes(memory.most_bytes);
+            let queue = session.queue(context.epoch_entry);
+            let reported = queue.map_or(Reported::Here, Reported::ToSend);
             if alone.made.is_ok() && !memory.is_elsewhere {
-                line.made_of_run(unit, alone, bin);
+                session.made_of_run(task, alone, deferred);
                 return reported;
             }
-            line.schedule.took(unit, alone.elapsed_ns());
+            session.schedule.took(task, alone.elapsed_ns());
             if !alone.changes.is_empty() {
-                line.slot(unit).changes = Some(Box::new(alone.changes));
+                session.data(task).changes = Some(Box::new(alone.changes));
             }
             reported
         };
         match alone.made {
-            Err(error) => self.publish(pass, unit, Err(error)),
-            Ok(made) => self.lock_pages(pass, unit, made),
+            Err(error) => self.publish(context, task, Err(error)),
+            Ok(made) => self.lock_pages(context, task, made),
         }
         reported
     }

@@ -1,5 +1,5 @@
-//! The threads of a loader. They have names, and are joined when the loader is dropped, unless that happens on one of the library's threads,
-//! or they hang for longer than the loader's `timeout`.
+//! The threads of a loader. They have names, and are joined when the loader is dropped, unless that happens on one of the library's
+//! threads, or they hang for longer than the loader's `timeout`.
 
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,8 +9,8 @@ use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::error::{Error, Result, panic_message};
 use crate::pipeline::plan::options::Options;
-use crate::pipeline::shared::workers::Station;
-use crate::pipeline::worker_status::Desk;
+use crate::pipeline::shared::workers::WorkerSlot;
+use crate::pipeline::worker_status::WorkerStatus;
 use crate::sync::log;
 use crate::sync::{
     Arc, Condvar, Instant, Mutex, Within, is_own_thread, mark_own_thread, set_sample_timeout,
@@ -32,7 +32,7 @@ pub(crate) struct Roster {
 }
 
 struct Entry {
-    desk: Arc<Desk>,
+    status: Arc<WorkerStatus>,
     /// `None` for an instant, while it is being started.
     handle: Option<thread::JoinHandle<()>>,
     has_ended: bool,
@@ -41,14 +41,14 @@ struct Entry {
 /// A thread's place in the roster, until it ends.
 struct Attendance {
     roster: Arc<Roster>,
-    desk: Arc<Desk>,
+    status: Arc<WorkerStatus>,
 }
 
 impl Drop for Attendance {
     fn drop(&mut self) {
         let mut threads = self.roster.threads.lock();
         let mut own = threads.iter_mut();
-        if let Some(own) = own.find(|entry| Arc::ptr_eq(&entry.desk, &self.desk)) {
+        if let Some(own) = own.find(|entry| Arc::ptr_eq(&entry.status, &self.status)) {
             own.has_ended = true;
             self.roster.ended.notify_all();
         }
@@ -60,7 +60,7 @@ impl Roster {
     fn start(
         self: &Arc<Roster>,
         name: String,
-        desk: &Arc<Desk>,
+        status: &Arc<WorkerStatus>,
         run: impl FnOnce() + Send + 'static,
     ) -> io::Result<()> {
         {
@@ -68,14 +68,14 @@ impl Roster {
             // Those that were to run an errand, and have.
             threads.retain(|entry| !entry.has_ended);
             threads.push(Entry {
-                desk: Arc::clone(desk),
+                status: Arc::clone(status),
                 handle: None,
                 has_ended: false,
             });
         }
         let attendance = Attendance {
             roster: Arc::clone(self),
-            desk: Arc::clone(desk),
+            status: Arc::clone(status),
         };
         let builder = thread::Builder::new().name(name).stack_size(STACK_BYTES);
         let started = system::has_room_for_thread(STACK_BYTES).and_then(|()| {
@@ -88,7 +88,7 @@ impl Roster {
         let mut threads = self.threads.lock();
         let own = threads
             .iter()
-            .position(|entry| Arc::ptr_eq(&entry.desk, desk));
+            .position(|entry| Arc::ptr_eq(&entry.status, status));
         match (started, own) {
             (Ok(handle), Some(own)) => threads[own].handle = Some(handle),
             (Ok(_), None) => {} // it was given up already
@@ -101,9 +101,9 @@ impl Roster {
     }
 
     /// A thread that hangs is not waited for.
-    pub(crate) fn give_up(&self, desk: &Arc<Desk>) {
+    pub(crate) fn give_up(&self, status: &Arc<WorkerStatus>) {
         let mut threads = self.threads.lock();
-        threads.retain(|entry| !Arc::ptr_eq(&entry.desk, desk));
+        threads.retain(|entry| !Arc::ptr_eq(&entry.status, status));
     }
 
     /// Waits for all threads to end. With a timeout, no longer for each of them than what it is doing may take; those that take longer
@@ -116,7 +116,7 @@ impl Roster {
                 let now = Instant::now();
                 let left = threads.iter().filter(|entry| !entry.has_ended);
                 let ends = left.filter_map(|entry| {
-                    let began = entry.desk.began(timeout);
+                    let began = entry.status.began(timeout);
                     let (began, timeout) = began.unwrap_or((closed, timeout));
                     // (`None` is for ever.)
                     let end = began.checked_add(timeout);
@@ -136,8 +136,8 @@ impl Roster {
         drop(threads);
         for entry in left {
             if timeout.is_some() && !entry.has_ended {
-                let (name, worker) = ("a thread of the library", entry.desk.name());
-                let is_worker = entry.desk.is_timed();
+                let (name, worker) = ("a thread of the library", entry.status.name());
+                let is_worker = entry.status.is_timed();
                 let name = if is_worker { &worker } else { name };
                 log::warn!(
                     "a loader is dropped while {name} hangs: the thread is left alone, and keeps the data set until it comes back"
@@ -172,20 +172,20 @@ impl<B: Batch> Threads<B> {
             ));
         }
         let is_timed = pipeline.options().timeout.is_some();
-        let desk = |number| Desk::new(number, pipeline.began, is_timed);
+        let status = |number| WorkerStatus::new(number, pipeline.began, is_timed);
         pipeline
             .lock()
-            .stations
-            .extend((0..workers).map(|number| Station {
-                desk: desk(number),
-                task: None,
+            .slots
+            .extend((0..workers).map(|number| WorkerSlot {
+                status: status(number),
+                assignment: None,
                 is_vacant: false,
             }));
         let mut started = 0;
         for number in 0..workers {
-            let desk = Arc::clone(&pipeline.lock().stations[number].desk);
+            let status = Arc::clone(&pipeline.lock().slots[number].status);
             let hired = match number < most {
-                true => pipeline.hire(&desk, false),
+                true => pipeline.hire(&status, false),
                 false => Err(io::ErrorKind::OutOfMemory.into()),
             };
             match hired {
@@ -193,14 +193,14 @@ impl<B: Batch> Threads<B> {
                 // Nobody asked for that many.
                 Err(error) if pipeline.options().is_auto && started > 0 => {
                     log::warn!("the system starts no more than {started} workers: {error}");
-                    let mut board = pipeline.lock();
-                    board.stations.truncate(started);
-                    board.duty.limit(started);
+                    let mut state = pipeline.lock();
+                    state.slots.truncate(started);
+                    state.active_workers.limit(started);
                     break;
                 }
                 Err(error) => {
                     let options = pipeline.options();
-                    return Err(not_started(desk.name(), &error, started, options));
+                    return Err(not_started(status.name(), &error, started, options));
                 }
             }
         }
@@ -233,16 +233,16 @@ impl<B: Batch> Threads<B> {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Starts a worker at this desk. `has_errand`: it takes the place of one that was given up, and reports for it.
-    pub(crate) fn hire(&self, desk: &Arc<Desk>, has_errand: bool) -> io::Result<()> {
+    /// Starts a worker at this status. `has_first_job`: it takes the place of one that was given up, and reports for it.
+    pub(crate) fn hire(&self, status: &Arc<WorkerStatus>, has_first_job: bool) -> io::Result<()> {
         let pipeline = self.myself()?;
-        let own = Arc::clone(desk);
-        self.roster.start(desk.name(), desk, move || {
+        let own = Arc::clone(status);
+        self.roster.start(status.name(), status, move || {
             pipeline.run_thread(|| {
                 pipeline.take_cores();
                 set_sample_timeout(pipeline.options().timeout);
-                if has_errand {
-                    pipeline.run_errand(&own);
+                if has_first_job {
+                    pipeline.run_first_job(&own);
                 }
                 pipeline.run_worker(&own);
             });
@@ -256,12 +256,12 @@ impl<B: Batch> Pipeline<B> {
         run: impl FnOnce(&Pipeline<B>) + Send + 'static,
     ) -> io::Result<()> {
         let pipeline = self.myself()?;
-        let desk = Arc::new(Desk::of_caller(self.began));
-        self.roster.start(name, &desk, move || run(&pipeline))
+        let status = Arc::new(WorkerStatus::of_caller(self.began));
+        self.roster.start(name, &status, move || run(&pipeline))
     }
 
-    /// What a thread does whose work consumers wait for. Panics of the program's code are caught where it is called; one of ours must not be
-    /// waited for in silence.
+    /// What a thread does whose work consumers wait for. Panics of the program's code are caught where it is called; one of ours must not
+    /// be waited for in silence.
     fn run_thread(&self, run: impl FnOnce()) {
         let _within = Within::code_of(self);
         if let Err(payload) = catch_unwind(AssertUnwindSafe(run)) {
@@ -318,12 +318,12 @@ impl<B: Batch> Pipeline<B> {
     fn close(&self) {
         // All threads, before anything of leaked epochs is dropped: that may wait for a thread.
         self.lock().is_closed = true;
-        self.recipe.end();
-        let wakeups = self.worker_wakeups.iter().chain([&self.off_duty]);
+        self.factory.end();
+        let wakeups = self.worker_wakeups.iter().chain([&self.inactive]);
         wakeups.for_each(|wakeup| _ = wakeup.notify_all());
         (0..self.options.len()).for_each(|device| self.tell_pin_thread(device));
-        let mut board = self.lock();
-        let (board, bin) = board.split();
-        board.clear(bin);
+        let mut state = self.lock();
+        let (state, deferred) = state.split();
+        state.clear(deferred);
     }
 }

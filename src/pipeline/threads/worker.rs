@@ -9,143 +9,158 @@ use crate::device::Tensors;
 use crate::error::drop_each;
 use crate::error::{Result, panic_message};
 use crate::meter::Activity;
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::{Claimed, Next, Unit};
-use crate::pipeline::shared::data::{Made, UnitSlot};
-use crate::pipeline::shared::lock::{Bin, Guard};
-use crate::pipeline::shared::session::{Job, Line};
-use crate::pipeline::shared::workers::{Task, What};
-use crate::pipeline::traits::{Changes, Failed, MadeAlone, Remade, Work};
-use crate::pipeline::worker_status::{Desk, Doing};
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::{Claimed, Next, TaskId};
+use crate::pipeline::shared::data::{Made, TaskData};
+use crate::pipeline::shared::lock::{Deferred, Locked};
+use crate::pipeline::shared::session::{Job, Session};
+use crate::pipeline::shared::workers::{Assignment, What};
+use crate::pipeline::traits::{Build, Changes, Failed, MadeAlone, Rebuilder};
+use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::{Arc, Instant, planted};
 use crate::trace::span;
 
 impl<B: Batch> Pipeline<B> {
     /// Runs a worker until the loader is dropped, or the worker is given up.
-    pub(crate) fn run_worker(&self, desk: &Desk) {
+    pub(crate) fn run_worker(&self, status: &WorkerStatus) {
         let mut next = None;
-        while let Some(job) = next.or_else(|| self.next_job(desk)) {
-            next = self.perform(job, desk);
+        while let Some(job) = next.or_else(|| self.next_job(status)) {
+            next = self.perform(job, status);
         }
     }
 
     /// Waits for something to do; `None` when the loader is dropped, or another thread has the worker's place.
-    fn next_job(&self, desk: &Desk) -> Option<Job<B>> {
-        let mut board = self.lock();
-        let group = board.group(desk.number());
+    fn next_job(&self, status: &WorkerStatus) -> Option<Job<B>> {
+        let mut state = self.lock();
+        let group = state.group(status.number());
         let mut was_on = true;
         loop {
-            if board.is_closed || desk.is_given_up() {
+            if state.is_closed || status.is_given_up() {
                 return None;
             }
-            if !board.duty.is_on(desk.number()) {
+            if !state.active_workers.is_on(status.number()) {
                 // It may have been woken for something to do: somebody else is, before it sleeps.
-                board.bin.wake_workers |= was_on && !planted("who goes off duty wakes nobody");
+                state.deferred.wake_workers |= was_on && !planted("who goes off duty wakes nobody");
                 was_on = false;
-                board.idle_off_duty += 1;
-                board.wait(&self.off_duty);
-                board.idle_off_duty -= 1;
+                state.idle_inactive += 1;
+                state.wait(&self.inactive);
+                state.idle_inactive -= 1;
                 continue;
             }
             was_on = true;
-            if let Some(job) = self.claim(&mut board, desk) {
+            if let Some(job) = self.claim(&mut state, status) {
                 return Some(job);
             }
-            board.idle[group] += 1;
-            board.wait(&self.worker_wakeups[group]);
-            board.idle[group] -= 1;
+            state.idle[group] += 1;
+            state.wait(&self.worker_wakeups[group]);
+            state.idle[group] -= 1;
         }
     }
 
     /// Claims something for a worker to do, if there is anything.
-    fn claim(&self, board: &mut Guard<'_, B>, desk: &Desk) -> Option<Job<B>> {
-        if !board.duty.is_on(desk.number()) {
+    fn claim(&self, state: &mut Locked<'_, B>, status: &WorkerStatus) -> Option<Job<B>> {
+        if !state.active_workers.is_on(status.number()) {
             return None;
         }
-        let group = board.group(desk.number());
-        let job = board.claim(&*self.recipe, group)?;
-        board.takes_on(desk, Task::of(&job));
+        let group = state.group(status.number());
+        let job = state.claim(&*self.factory, group)?;
+        state.takes_on(status, Assignment::of(&job));
         // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
-        board.bin.wake_workers = !planted("a claim wakes nobody");
+        state.deferred.wake_workers = !planted("a claim wakes nobody");
         Some(job)
     }
 
     /// Does a job. A worker that has reported may have claimed its next one under the same lock, which is returned.
-    pub(crate) fn perform(&self, job: Job<B>, desk: &Desk) -> Option<Job<B>> {
+    pub(crate) fn perform(&self, job: Job<B>, status: &WorkerStatus) -> Option<Job<B>> {
         match job {
-            Job::Plan { line, segment } => self.plan_early(line, segment),
+            Job::Plan {
+                session,
+                epoch_entry,
+            } => self.plan_early(session, epoch_entry),
             Job::Load {
-                pass,
-                unit,
+                context,
+                task,
                 claimed,
-                work,
+                build,
             } => {
-                let load = || self.load(desk, &pass, unit, claimed, work);
-                return self.attend(desk, &pass, unit, load).flatten();
+                let load = || self.load(status, &context, task, claimed, build);
+                return self.attend(status, &context, task, load).flatten();
             }
-            Job::Finish { pass, unit } => {
-                self.attend(desk, &pass, unit, || self.finish(desk, &pass, unit));
+            Job::Finish { context, task } => {
+                self.attend(status, &context, task, || {
+                    self.finish(status, &context, task)
+                });
             }
-            Job::Remake {
-                pass,
-                unit,
+            Job::Rebuild {
+                context,
+                task,
                 changes,
                 own,
             } => {
-                self.attend(desk, &pass, unit, || {
-                    self.remake(desk, &pass, unit, changes, own);
+                self.attend(status, &context, task, || {
+                    self.rebuild(status, &context, task, changes, own);
                 });
             }
-            Job::Solo { pass, units, run } => match run {
-                None => self.make_all(desk, &pass, units),
-                Some(run) => self.make_run(desk, &pass, units, run),
+            Job::Solo {
+                context,
+                tasks,
+                run,
+            } => match run {
+                None => self.make_all(status, &context, tasks),
+                Some(run) => self.make_run(status, &context, tasks, run),
             },
             Job::Grant {
-                pass,
-                unit,
+                context,
+                task,
                 bytes,
-                work,
-                charge,
-            } => self.grant_held(&pass, unit, work, bytes, charge),
+                build,
+                permit,
+            } => self.grant_held(&context, task, build, bytes, permit),
             Job::Pull {
-                pass,
-                unit,
+                context,
+                task,
                 stream,
                 offload,
-            } => self.pull(desk, &pass, unit, stream, offload),
+            } => self.pull(status, &context, task, stream, offload),
         }
         None
     }
 
     /// As [`catch_panics`](Pipeline::catch_panics), for a worker. Who was given up reports nothing.
-    fn attend<R>(&self, desk: &Desk, pass: &Pass, unit: Unit, f: impl FnOnce() -> R) -> Option<R> {
+    fn attend<R>(
+        &self,
+        status: &WorkerStatus,
+        context: &EpochContext,
+        task: TaskId,
+        f: impl FnOnce() -> R,
+    ) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => Some(result),
             Err(payload) => {
-                let error = pass.collate_panicked(unit, panic_message(payload));
-                if desk.leave() {
-                    self.publish(pass, unit, Err(error));
+                let error = context.collate_panicked(task, panic_message(payload));
+                if status.leave() {
+                    self.publish(context, task, Err(error));
                 }
                 None
             }
         }
     }
 
-    /// Works on units. Panics of the user's code are caught where it is called. What is caught here (say, a panic in a sample's
-    /// `drop`) must not end the thread either, or the unit and those after it would never come.
+    /// Works on tasks. Panics of the user's code are caught where it is called. What is caught here (say, a panic in a sample's
+    /// `drop`) must not end the thread either, or the task and those after it would never come.
     pub(crate) fn catch_panics<R>(
         &self,
-        pass: &Pass,
-        units: &[Unit],
+        context: &EpochContext,
+        tasks: &[TaskId],
         f: impl FnOnce() -> R,
     ) -> Option<R> {
         match catch_unwind(AssertUnwindSafe(f)) {
             Ok(result) => Some(result),
             Err(payload) => {
                 let message = panic_message(payload);
-                for &unit in units {
-                    let error = pass.collate_panicked(unit, message.clone());
-                    self.publish(pass, unit, Err(error));
+                for &task in tasks {
+                    let error = context.collate_panicked(task, message.clone());
+                    self.publish(context, task, Err(error));
                 }
                 None
             }
@@ -155,295 +170,324 @@ impl<B: Batch> Pipeline<B> {
     /// Loads what was claimed, reports that, and does what follows from it; or, if that is nothing, claims the next job.
     fn load(
         &self,
-        desk: &Desk,
-        pass: &Pass,
-        unit: Unit,
+        status: &WorkerStatus,
+        context: &EpochContext,
+        task: TaskId,
         claimed: Claimed,
-        work: Arc<dyn Work<B>>,
+        build: Arc<dyn Build<B>>,
     ) -> Option<Job<B>> {
-        span!("load", epoch = pass.epoch, unit = unit.0);
-        let mut bar = pass.bar(Activity::Load, unit);
-        desk.enter(Doing::Loading, 0);
-        let ask = |bytes| self.ask(pass, unit, &*work, bytes);
-        let report = work.load(claimed, &ask, desk);
+        span!("load", epoch = context.epoch, task = task.0);
+        let mut bar = context.bar(Activity::Load, task);
+        status.enter(Doing::Loading, 0);
+        let ask = |bytes| self.ask(context, task, &*build, bytes);
+        let report = build.load(claimed, &ask, status);
         if let Some(bar) = &mut bar {
             bar.more = report.spent.more();
         }
         drop(bar);
-        if !desk.leave() && !planted("who was given up reports") {
-            drop_each([(work, report.failure)]);
+        if !status.leave() && !planted("who was given up reports") {
+            drop_each([(build, report.failure)]);
             return None;
         }
         let (next, job) = {
-            let mut board = self.lock();
-            let next = board.report(desk, pass, unit, Some(work), report.failure, |line, _| {
-                line.schedule.loaded(unit, report.rows, report.elapsed_ns)
-            });
-            let claims = next == Next::Wait && !board.is_closed && !desk.is_nobodys();
-            let job = claims.then(|| self.claim(&mut board, desk)).flatten();
+            let mut state = self.lock();
+            let next = state.report(
+                status,
+                context,
+                task,
+                Some(build),
+                report.failure,
+                |session, _| {
+                    session
+                        .schedule
+                        .loaded(task, report.rows, report.elapsed_ns)
+                },
+            );
+            let claims = next == Next::Wait && !state.is_closed && !status.is_nobodys();
+            let job = claims.then(|| self.claim(&mut state, status)).flatten();
             (next, job)
         };
-        self.follow(desk, pass, unit, next);
+        self.follow(status, context, task, next);
         job
     }
 
-    /// Lets go of a unit's work, reports what came of it, and does what follows from that.
+    /// Lets go of a task's work, reports what came of it, and does what follows from that.
     pub(crate) fn report(
         &self,
-        desk: &Desk,
-        pass: &Pass,
-        unit: Unit,
-        work: Option<Arc<dyn Work<B>>>,
+        status: &WorkerStatus,
+        context: &EpochContext,
+        task: TaskId,
+        build: Option<Arc<dyn Build<B>>>,
         failure: Option<Failed>,
-        report: impl FnOnce(&mut Line<B>, &mut Bin<B>) -> Next,
+        report: impl FnOnce(&mut Session<B>, &mut Deferred<B>) -> Next,
     ) {
-        let mut board = self.lock();
-        let next = board.report(desk, pass, unit, work, failure, report);
-        drop(board);
-        self.follow(desk, pass, unit, next);
+        let mut state = self.lock();
+        let next = state.report(status, context, task, build, failure, report);
+        drop(state);
+        self.follow(status, context, task, next);
     }
 
     /// Does what follows from a report.
-    fn follow(&self, desk: &Desk, pass: &Pass, unit: Unit, next: Next) {
+    fn follow(&self, status: &WorkerStatus, context: &EpochContext, task: TaskId, next: Next) {
         match next {
             Next::Wait => {}
-            Next::LayOut => self.lay_out(desk, pass, unit),
-            Next::Finish => self.finish(desk, pass, unit),
-            Next::Fail => self.publish_failure(desk, pass, unit),
+            Next::LayOut => self.lay_out(status, context, task),
+            Next::Finish => self.finish(status, context, task),
+            Next::Fail => self.publish_failure(status, context, task),
         }
     }
 
-    /// Lays out a unit whose samples are all parked.
-    fn lay_out(&self, desk: &Desk, pass: &Pass, unit: Unit) {
-        let work = self.with_slot(pass, unit, |slot| slot.work.clone());
-        let Some(Some(work)) = work else { return };
-        desk.enter(Doing::Planning, 0);
-        desk.since(Instant::now());
-        let bar = pass.bar(Activity::LayOut, unit);
-        let laid_out = work.lay_out();
+    /// Lays out a task whose samples are all parked.
+    fn lay_out(&self, status: &WorkerStatus, context: &EpochContext, task: TaskId) {
+        let build = self.with_data(context, task, |data| data.build.clone());
+        let Some(Some(build)) = build else { return };
+        status.enter(Doing::Planning, 0);
+        status.since(Instant::now());
+        let bar = context.bar(Activity::LayOut, task);
+        let laid_out = build.lay_out();
         drop(bar);
-        if !desk.leave() {
-            return drop_each([(work, laid_out)]);
+        if !status.leave() {
+            return drop_each([(build, laid_out)]);
         }
         let failure = match laid_out {
-            Ok(bytes) if self.ask(pass, unit, &*work, bytes) => None,
+            Ok(bytes) if self.ask(context, task, &*build, bytes) => None,
             Ok(bytes) => Some(Failed::too_large(bytes)),
             Err(failure) => Some(failure),
         };
         let has_failed = failure.is_some();
-        self.report(desk, pass, unit, Some(work), failure, |line, bin| {
-            bin.wake_workers = true; // there may be parked samples to fill
-            match has_failed {
-                true => line.schedule.failed(unit),
-                false => line.schedule.laid_out(unit),
-            }
-        });
+        self.report(
+            status,
+            context,
+            task,
+            Some(build),
+            failure,
+            |session, deferred| {
+                deferred.wake_workers = true; // there may be parked samples to fill
+                match has_failed {
+                    true => session.schedule.failed(task),
+                    false => session.schedule.laid_out(task),
+                }
+            },
+        );
     }
 
-    /// Makes a batch of the unit's rows. The schedule has given the unit to the caller alone.
-    fn finish(&self, desk: &Desk, pass: &Pass, unit: Unit) {
-        span!("collate", epoch = pass.epoch, unit = unit.0);
-        let work = self.with_slot(pass, unit, |slot| {
-            slot.work.take().map(|work| (work, slot.is_unpinned))
+    /// Makes a batch of the task's rows. The schedule has given the task to the caller alone.
+    fn finish(&self, status: &WorkerStatus, context: &EpochContext, task: TaskId) {
+        span!("collate", epoch = context.epoch, task = task.0);
+        let build = self.with_data(context, task, |data| {
+            data.build.take().map(|build| (build, data.is_unpinned))
         });
-        let Some(Some((mut work, is_unpinned))) = work else {
+        let Some(Some((mut build, is_unpinned))) = build else {
             return;
         };
-        desk.enter(Doing::Collating, 0);
-        desk.since(Instant::now());
-        let bar = pass.bar(Activity::Collate, unit);
-        let Some(made) = Arc::get_mut(&mut work).map(Work::finish) else {
-            unreachable!("everybody drops a unit's work before reporting it");
+        status.enter(Doing::Collating, 0);
+        status.since(Instant::now());
+        let bar = context.bar(Activity::Collate, task);
+        let Some(made) = Arc::get_mut(&mut build).map(Build::finish) else {
+            unreachable!("everybody drops a task's work before reporting it");
         };
         drop(bar);
-        let changes = work.changes();
-        drop(work);
-        if !desk.leave() {
+        let changes = build.changes();
+        drop(build);
+        if !status.leave() {
             return drop_each([made]);
         }
         let made = match made {
             Ok(made) => made,
             Err(failure) => {
-                let remade = failure.can_remake.then(|| {
-                    let mut board = self.lock();
-                    let (line, _) = board.line_of(pass, unit)?;
-                    let own = line.slot(unit).own.as_deref();
-                    if !can_make_again(pass, own) {
+                let rebuilder = failure.can_rebuild.then(|| {
+                    let mut state = self.lock();
+                    let (session, _) = state.session_of(context, task)?;
+                    let own = session.data(task).own.as_deref();
+                    if !can_make_again(context, own) {
                         return None;
                     }
                     let own = own.map(|own| own.again());
-                    line.schedule.remaking(unit);
+                    session.schedule.remaking(task);
                     Some(own)
                 });
-                return match remade.flatten() {
-                    Some(own) => self.remake(desk, pass, unit, changes, own),
-                    None => self.publish(pass, unit, Err(failure.error)),
+                return match rebuilder.flatten() {
+                    Some(own) => self.rebuild(status, context, task, changes, own),
+                    None => self.publish(context, task, Err(failure.error)),
                 };
             }
         };
         if !changes.is_empty() {
-            self.with_slot(pass, unit, |slot| slot.changes = Some(Box::new(changes)));
+            self.with_data(context, task, |data| data.changes = Some(Box::new(changes)));
         }
-        let is_cut = pass.plan().is_cut();
+        let is_in_parts = context.plan().is_in_parts();
         // A batch in parts is made when the last of them is sent.
-        pass.meter.batches.add(u64::from(!is_cut));
-        if self.pinning(pass).is_none() || is_unpinned {
-            return self.publish(pass, unit, Ok(Made::Here(made)));
+        context.meter.batches.add(u64::from(!is_in_parts));
+        if self.pinning(context).is_none() || is_unpinned {
+            return self.publish(context, task, Ok(Made::Here(made)));
         }
-        if is_cut {
-            return self.hand_over(pass, unit, made);
+        if is_in_parts {
+            return self.hand_over(context, task, made);
         }
-        self.lock_pages(pass, unit, made);
+        self.lock_pages(context, task, made);
     }
 
-    /// Hands a unit over that is page-locked; the pin thread moves it if it is not.
-    pub(crate) fn lock_pages(&self, pass: &Pass, unit: Unit, made: B) {
+    /// Hands a task over that is page-locked; the pin thread moves it if it is not.
+    pub(crate) fn lock_pages(&self, context: &EpochContext, task: TaskId, made: B) {
         match pageable_bytes(&made) {
-            Ok(Some(0)) => self.hand_over(pass, unit, made),
-            Ok(Some(bytes)) => self.ask_to_move(pass, unit, made, bytes),
-            Ok(None) => self.publish(pass, unit, Err(Failed::too_large(usize::MAX).error)),
+            Ok(Some(0)) => self.hand_over(context, task, made),
+            Ok(Some(bytes)) => self.ask_to_move(context, task, made, bytes),
+            Ok(None) => self.publish(context, task, Err(Failed::too_large(usize::MAX).error)),
             Err(message) => {
-                let error = pass.collate_panicked(unit, message);
-                self.publish(pass, unit, Err(error));
+                let error = context.collate_panicked(task, message);
+                self.publish(context, task, Err(error));
             }
         }
     }
 
-    /// Reports that a unit cannot have its slab. Whoever is last to work on the unit delivers the failure.
-    pub(crate) fn refuse(&self, pass: &Pass, unit: Unit, failure: Failed) {
-        let nobody = Desk::of_caller(self.began);
-        self.report(&nobody, pass, unit, None, Some(failure), |line, bin| {
-            let next = line.schedule.refused(unit);
-            line.tell_if_waiting(bin); // as in `publish`
-            next
-        });
+    /// Reports that a task cannot have its slab. Whoever is last to work on the task delivers the failure.
+    pub(crate) fn refuse(&self, context: &EpochContext, task: TaskId, failure: Failed) {
+        let nobody = WorkerStatus::of_caller(self.began);
+        self.report(
+            &nobody,
+            context,
+            task,
+            None,
+            Some(failure),
+            |session, deferred| {
+                let next = session.schedule.refused(task);
+                session.tell_if_waiting(deferred); // as in `publish`
+                next
+            },
+        );
     }
 
-    /// Delivers the error of a unit that nobody works on any more; or makes the unit again, if it can do without the sample that failed.
-    fn publish_failure(&self, desk: &Desk, pass: &Pass, unit: Unit) {
+    /// Delivers the error of a task that nobody works on any more; or makes the task again, if it can do without the sample that failed.
+    fn publish_failure(&self, status: &WorkerStatus, context: &EpochContext, task: TaskId) {
         // The pin thread runs no samples: others wait for it.
-        let can_make = !desk.is_nobodys() || self.options().workers == 0;
-        let (failure, work, own) = {
-            let mut board = self.lock();
-            let Some((line, _)) = board.line_of(pass, unit) else {
+        let can_make = !status.is_nobodys() || self.options().workers == 0;
+        let (failure, build, own) = {
+            let mut state = self.lock();
+            let Some((session, _)) = state.session_of(context, task) else {
                 return;
             };
-            let slot = line.slot(unit);
-            let Some(mut failure) = slot.failure.take() else {
+            let data = session.data(task);
+            let Some(mut failure) = data.failure.take() else {
                 return;
             };
-            failure.can_remake &= can_make;
-            let (mut work, mut own) = (None, None);
-            if failure.can_remake {
-                work = slot.work.take();
-                let items = slot.own.as_ref();
+            failure.can_rebuild &= can_make;
+            let (mut build, mut own) = (None, None);
+            if failure.can_rebuild {
+                build = data.build.take();
+                let items = data.own.as_ref();
                 own = items.map(|items| items.again());
-                line.schedule.remaking(unit);
-                board.takes_on(desk, Some(Task::new(pass.line, What::Finish { unit })));
+                session.schedule.remaking(task);
+                state.takes_on(
+                    status,
+                    Some(Assignment::new(context.session, What::Finish { task })),
+                );
             }
-            (failure, work, own)
+            (failure, build, own)
         };
-        if !failure.can_remake {
-            return self.publish(pass, unit, Err(failure.error));
+        if !failure.can_rebuild {
+            return self.publish(context, task, Err(failure.error));
         }
-        let changes = work.as_ref().map(|work| work.changes());
-        drop_each([work]); // its samples are the user's
-        self.remake(desk, pass, unit, changes.unwrap_or_default(), own);
+        let changes = build.as_ref().map(|build| build.changes());
+        drop_each([build]); // its samples are the user's
+        self.rebuild(status, context, task, changes.unwrap_or_default(), own);
     }
 
-    /// Makes a unit again, alone.
-    fn remake(
+    /// Makes a task again, alone.
+    fn rebuild(
         &self,
-        desk: &Desk,
-        pass: &Pass,
-        unit: Unit,
+        status: &WorkerStatus,
+        context: &EpochContext,
+        task: TaskId,
         changes: Changes,
-        own: Option<Remade<B>>,
+        own: Option<Rebuilder<B>>,
     ) {
-        desk.enter(Doing::Loading, 0);
-        let alone = self.make(pass, unit, own.as_ref(), changes, desk);
+        status.enter(Doing::Loading, 0);
+        let alone = self.make(context, task, own.as_ref(), changes, status);
         drop_each([own]);
-        if !desk.leave() {
+        if !status.leave() {
             return drop_each([alone.made]);
         }
-        self.remade(pass, unit, alone);
+        self.rebuilder(context, task, alone);
     }
 
-    /// Hands over a unit that was made again: not in the slab that it had, whose layout was made for other samples.
-    fn remade(&self, pass: &Pass, unit: Unit, alone: MadeAlone<B>) {
-        let is_unpinned = self.with_slot(pass, unit, |slot| {
-            slot.changes = Some(Box::new(alone.changes));
-            slot.is_unpinned
+    /// Hands over a task that was made again: not in the slab that it had, whose layout was made for other samples.
+    fn rebuilder(&self, context: &EpochContext, task: TaskId, alone: MadeAlone<B>) {
+        let is_unpinned = self.with_data(context, task, |data| {
+            data.changes = Some(Box::new(alone.changes));
+            data.is_unpinned
         });
-        match (alone.made, is_unpinned, self.pinning(pass)) {
-            (Ok(made), Some(false), Some(_)) => self.lock_pages(pass, unit, made),
-            (made, ..) => self.publish(pass, unit, made.map(Made::Here)),
+        match (alone.made, is_unpinned, self.pinning(context)) {
+            (Ok(made), Some(false), Some(_)) => self.lock_pages(context, task, made),
+            (made, ..) => self.publish(context, task, made.map(Made::Here)),
         }
     }
 
-    /// Makes the unit or its error ready, and wakes whoever waits for it.
-    pub(crate) fn publish(&self, pass: &Pass, unit: Unit, outcome: Result<Made<B>>) {
+    /// Makes the task or its error ready, and wakes whoever waits for it.
+    pub(crate) fn publish(&self, context: &EpochContext, task: TaskId, outcome: Result<Made<B>>) {
         let is_failed = outcome.is_err();
-        let outbox = {
-            let mut board = self.lock();
-            let Some((line, bin)) = board.line_of(pass, unit) else {
-                return board.bin.drop_later(outcome);
+        let queue = {
+            let mut state = self.lock();
+            let Some((session, deferred)) = state.session_of(context, task) else {
+                return state.deferred.drop_later(outcome);
             };
-            line.publish(unit, outcome, bin);
-            line.outbox(pass.segment).filter(|_| is_failed)
+            session.publish(task, outcome, deferred);
+            session.queue(context.epoch_entry).filter(|_| is_failed)
         };
-        if let Some(outbox) = outbox.filter(|_| !planted("a batch that failed stays in the way")) {
-            outbox.give_up(pass.batch(unit), unit);
-            self.send_behind(pass, &*outbox);
+        if let Some(queue) = queue.filter(|_| !planted("a batch that failed stays in the way")) {
+            queue.give_up(context.batch(task), task);
+            self.send_behind(context, &*queue);
         }
     }
 
-    /// Looks at an open unit under the lock; `None` if the unit is gone.
-    pub(crate) fn with_slot<R>(
+    /// Looks at an open task under the lock; `None` if the task is gone.
+    pub(crate) fn with_data<R>(
         &self,
-        pass: &Pass,
-        unit: Unit,
-        look: impl FnOnce(&mut UnitSlot<B>) -> R,
+        context: &EpochContext,
+        task: TaskId,
+        look: impl FnOnce(&mut TaskData<B>) -> R,
     ) -> Option<R> {
-        let mut board = self.lock();
-        let (line, _) = board.line_of(pass, unit)?;
-        Some(look(line.slot(unit)))
+        let mut state = self.lock();
+        let (session, _) = state.session_of(context, task)?;
+        Some(look(session.data(task)))
     }
 }
 
-impl<B: Batch> Guard<'_, B> {
-    /// Lets go of a unit's work, and reports what came of it.
+impl<B: Batch> Locked<'_, B> {
+    /// Lets go of a task's work, and reports what came of it.
     fn report(
         &mut self,
-        desk: &Desk,
-        pass: &Pass,
-        unit: Unit,
-        work: Option<Arc<dyn Work<B>>>,
+        status: &WorkerStatus,
+        context: &EpochContext,
+        task: TaskId,
+        build: Option<Arc<dyn Build<B>>>,
         failure: Option<Failed>,
-        report: impl FnOnce(&mut Line<B>, &mut Bin<B>) -> Next,
+        report: impl FnOnce(&mut Session<B>, &mut Deferred<B>) -> Next,
     ) -> Next {
-        let Some((line, bin)) = self.line_of(pass, unit) else {
-            self.bin.drop_later(work);
-            self.bin.drop_later(failure);
+        let Some((session, deferred)) = self.session_of(context, task) else {
+            self.deferred.drop_later(build);
+            self.deferred.drop_later(failure);
             return Next::Wait;
         };
-        // Before the report, because whoever finishes the unit must be its only holder. (If the board holds no reference, ours may be
-        // the last, and its `drop` the user's.)
-        match line.slot(unit).work {
-            Some(_) if planted("work is held beyond its report") => _ = work.map(Arc::into_raw),
-            Some(_) => drop(work),
-            None => bin.drop_later(work),
+        // Before the report, because whoever finishes the task must be its only holder. (If the shared state holds no reference, ours may
+        // be the last, and its `drop` the user's.)
+        match session.data(task).build {
+            Some(_) if planted("work is held beyond its report") => _ = build.map(Arc::into_raw),
+            Some(_) => drop(build),
+            None => deferred.drop_later(build),
         }
         if let Some(failure) = failure {
-            line.note_failure(unit, failure, bin);
+            session.note_failure(task, failure, deferred);
         }
-        let next = report(line, bin);
+        let next = report(session, deferred);
         let what = match next {
             Next::Wait | Next::Fail => None,
-            Next::LayOut => Some(What::LayOut { unit }),
-            Next::Finish => Some(What::Finish { unit }),
+            Next::LayOut => Some(What::LayOut { task }),
+            Next::Finish => Some(What::Finish { task }),
         };
-        self.takes_on(desk, what.map(|what| Task::new(pass.line, what)));
+        self.takes_on(
+            status,
+            what.map(|what| Assignment::new(context.session, what)),
+        );
         next
     }
 }

@@ -1,25 +1,25 @@
-//! Why a unit failed.
+//! Why a task failed.
 
 use crate::error::{Error, NoAnswer, Stage, TimedOut};
 
-/// Why a unit failed, and at which row. If several rows fail, the first is reported.
+/// Why a task failed, and at which row. If several rows fail, the first is reported.
 pub(crate) struct Failed {
     pub(crate) row: usize,
     pub(crate) error: Error,
     /// The sample itself is bad: it failed to load, or panicked.
     pub(crate) is_samples_own: bool,
-    /// Made again from the start, the unit could do without the sample.
-    pub(crate) can_remake: bool,
+    /// Made again from the start, the task could do without the sample.
+    pub(crate) can_rebuild: bool,
 }
 
 impl Failed {
-    /// The unit fails, whatever its samples are.
-    pub(crate) fn of_unit(error: Error) -> Failed {
+    /// The task fails, whatever its samples are.
+    pub(crate) fn of_task(error: Error) -> Failed {
         Failed {
             row: 0,
             error,
             is_samples_own: false,
-            can_remake: false,
+            can_rebuild: false,
         }
     }
 
@@ -28,7 +28,7 @@ impl Failed {
         Failed {
             row,
             is_samples_own: true,
-            ..Failed::of_unit(error)
+            ..Failed::of_task(error)
         }
     }
 
@@ -53,12 +53,12 @@ impl Failed {
         let error = Error::TimedOut(Box::new(late));
         Failed {
             row: self.row,
-            ..Failed::of_unit(error)
+            ..Failed::of_task(error)
         }
     }
 
-    /// A unit needs more memory than the process may use.
+    /// A task needs more memory than the process may use.
     pub(crate) fn too_large(bytes: usize) -> Failed {
-        Failed::of_unit(Error::HostMemory { bytes })
+        Failed::of_task(Error::HostMemory { bytes })
     }
 }

@@ -1,53 +1,64 @@
-//! What is asked of whoever makes units: the one way from samples to a batch, with data set and collate erased.
+//! What is asked of whoever makes tasks: the one way from samples to a batch, with data set and collate erased.
 //!
-//! Several workers share a unit ([`Recipe::open`]), or one makes it from end to end ([`Recipe::make`]).
+//! Several workers share a task ([`Factory::open`]), or one makes it from end to end ([`Factory::make`]).
 
 mod changes;
 mod failed;
+mod handle;
 mod learned;
 mod pull;
 mod queue;
-mod seat;
 #[cfg(feature = "nvjpeg")]
 mod share;
 
 pub(crate) use self::changes::{Changes, Replaced};
 pub(crate) use self::failed::Failed;
+pub(crate) use self::handle::{Beginning, EpochHandle};
 pub(crate) use self::learned::Learned;
-pub(crate) use self::pull::{OwnItems, Pull, Pulled, Reached, Remade, StreamStart};
-pub(crate) use self::queue::{Each, Permits, SendOutcome, Sends};
-pub(crate) use self::seat::{Beginning, Seat};
+pub(crate) use self::pull::{OwnItems, Pull, Pulled, Reached, Rebuilder, StreamStart};
+pub(crate) use self::queue::{Each, SendOutcome, SendWindow, TransferQueue};
 #[cfg(feature = "nvjpeg")]
 pub(crate) use self::share::Watched;
 
-use super::epoch::Pass;
+use super::epoch::EpochContext;
 use super::lookahead::Listener;
 use super::plan::epoch_plan::Hints;
 use super::plan::partition::Place;
 use super::schedule::{Claimed, Loaded};
-use super::worker_status::Desk;
+use super::worker_status::WorkerStatus;
 use crate::device::{Piece, Slab};
 use crate::error::{CollateError, Error, Result, SampleId};
 use crate::sync::Arc;
 use crate::tensor::Offload;
 
 /// How batches of type `B` are made: of a data set, by a collate. Each epoch has its own order.
-pub(crate) trait Recipe<B>: Send + Sync {
-    /// Opens a unit for several workers. `offload`: what is left to the device.
-    fn open(&self, pass: &Arc<Pass>, place: Place, offload: Offload) -> Arc<dyn Work<B>>;
+pub(crate) trait Factory<B>: Send + Sync {
+    /// Opens a task for several workers. `offload`: what is left to the device.
+    fn open(
+        &self,
+        context: &Arc<EpochContext>,
+        place: Place,
+        offload: Offload,
+    ) -> Arc<dyn Build<B>>;
 
-    /// Makes a unit on this thread from end to end. `changes`: what became of samples that failed so far.
+    /// Makes a task on this thread from end to end. `changes`: what became of samples that failed so far.
     fn make(
         &self,
-        pass: &Pass,
+        context: &EpochContext,
         place: Place,
         memory: &Memory<'_>,
         changes: Changes,
-        at: &Desk,
+        at: &WorkerStatus,
     ) -> MadeAlone<B>;
 
     /// What is known of the sample at a row. It calls the data set, and the sampler if the index is not known.
-    fn sample_id(&self, pass: &Pass, place: Place, row: usize, index: Option<u64>) -> SampleId;
+    fn sample_id(
+        &self,
+        context: &EpochContext,
+        place: Place,
+        row: usize,
+        index: Option<u64>,
+    ) -> SampleId;
 
     /// What is known of the samples.
     fn hints(&self) -> Hints;
@@ -68,27 +79,33 @@ pub(crate) trait Recipe<B>: Send + Sync {
     }
 
     /// The error of a part that does not match an earlier part of its batch.
-    fn unlike(&self, pass: &Pass, part: Place, like: Place, error: CollateError) -> Error;
+    fn unlike(
+        &self,
+        context: &EpochContext,
+        part: Place,
+        like: Place,
+        error: CollateError,
+    ) -> Error;
 
     /// The loader is being dropped: nobody waits to try a sample again.
     fn end(&self);
 }
 
-/// Where a unit lies that one thread makes from end to end.
+/// Where a task lies that one thread makes from end to end.
 pub(crate) struct Memory<'a> {
-    /// Gives it so many bytes; `None`: there is no such memory. (A unit that is made again asks again.)
+    /// Gives it so many bytes; `None`: there is no such memory. (A task that is made again asks again.)
     pub(crate) slab: &'a dyn Fn(usize) -> Option<Piece>,
     /// What is left to the device.
     pub(crate) offload: Offload,
 }
 
-/// One open unit. Everybody who holds it may load and grant; the last holder finishes it.
-pub(crate) trait Work<B>: Send + Sync {
-    /// Loads rows, or fills parked samples into theirs. When the unit finds out how large a slab it needs, it calls `ask` with the
+/// One open task. Everybody who holds it may load and grant; the last holder finishes it.
+pub(crate) trait Build<B>: Send + Sync {
+    /// Loads rows, or fills parked samples into theirs. When the task finds out how large a slab it needs, it calls `ask` with the
     /// bytes, which may grant the slab at once; `false`: there is no such memory.
-    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &Desk) -> Report;
+    fn load(&self, claimed: Claimed, ask: &dyn Fn(usize) -> bool, at: &WorkerStatus) -> Report;
 
-    /// Lays the unit out, all of whose samples are parked. Returns the size of its slab in bytes.
+    /// Lays the task out, all of whose samples are parked. Returns the size of its slab in bytes.
     fn lay_out(&self) -> Result<usize, Failed>;
 
     fn grant(&self, slab: Slab);
@@ -100,7 +117,7 @@ pub(crate) trait Work<B>: Send + Sync {
     fn changes(&self) -> Changes;
 }
 
-/// A unit that one thread made from end to end.
+/// A task that one thread made from end to end.
 pub(crate) struct MadeAlone<B> {
     pub(crate) made: Result<B>,
     pub(crate) changes: Changes,
@@ -124,7 +141,7 @@ impl<B> MadeAlone<B> {
         self.spent.map(|spent| spent.elapsed_ns)
     }
 
-    /// A unit that was not made, for a reason that has nothing to do with its samples.
+    /// A task that was not made, for a reason that has nothing to do with its samples.
     pub(crate) fn failed(error: Error) -> MadeAlone<B> {
         MadeAlone {
             made: Err(error),

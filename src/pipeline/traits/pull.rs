@@ -1,8 +1,8 @@
 //! What is asked of whoever pulls the items of a stream.
 
-use super::{Recipe, Work};
+use super::{Build, Factory};
 use crate::error::{Result, drop_each};
-use crate::pipeline::epoch::Pass;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::partition::Place;
 use crate::sync::Arc;
 use crate::tensor::Offload;
@@ -18,27 +18,27 @@ pub(crate) struct StreamStart {
 
 /// The stream of an epoch, with its type erased.
 pub(crate) trait Pull<B>: Send {
-    /// Pulls the items of the unit at a place; fewer if the stream ends, and `None` if it has ended before.
+    /// Pulls the items of the task at a place; fewer if the stream ends, and `None` if it has ended before.
     fn pull(
         &mut self,
-        pass: &Arc<Pass>,
+        context: &Arc<EpochContext>,
         place: Place,
         offload: Offload,
     ) -> Result<Option<Pulled<B>>>;
 }
 
-/// What was pulled for a unit.
+/// What was pulled for a task.
 pub(crate) struct Pulled<B> {
-    pub(crate) work: Arc<dyn Work<B>>,
+    pub(crate) build: Arc<dyn Build<B>>,
     pub(crate) own: Box<OwnItems<B>>,
     /// The stream has ended.
     pub(crate) is_last: bool,
 }
 
-/// The items that were pulled for a unit.
+/// The items that were pulled for a task.
 pub(crate) struct OwnItems<B> {
-    /// Makes the unit again, if a sample is left out.
-    pub(crate) recipe: Arc<dyn Recipe<B>>,
+    /// Makes the task again, if a sample is left out.
+    pub(crate) factory: Arc<dyn Factory<B>>,
     /// With its real number of rows, which the plan does not know.
     pub(crate) place: Place,
     pub(crate) reached: Reached,
@@ -46,7 +46,7 @@ pub(crate) struct OwnItems<B> {
     pub(crate) keeps: bool,
 }
 
-/// Where a stream stands behind a unit.
+/// Where a stream stands behind a task.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reached {
     /// How many items the rank was given.
@@ -57,16 +57,16 @@ pub(crate) struct Reached {
     pub(crate) is_over: bool,
 }
 
-/// What makes a unit again, of items that were pulled for it.
-pub(crate) struct Remade<B> {
-    pub(crate) recipe: Arc<dyn Recipe<B>>,
+/// What makes a task again, of items that were pulled for it.
+pub(crate) struct Rebuilder<B> {
+    pub(crate) factory: Arc<dyn Factory<B>>,
     pub(crate) place: Place,
 }
 
 impl<B: 'static> OwnItems<B> {
-    pub(crate) fn again(&self) -> Remade<B> {
-        Remade {
-            recipe: Arc::clone(&self.recipe),
+    pub(crate) fn again(&self) -> Rebuilder<B> {
+        Rebuilder {
+            factory: Arc::clone(&self.factory),
             place: self.place,
         }
     }
@@ -78,7 +78,7 @@ impl<B: 'static> OwnItems<B> {
 
     /// Drops what is left of the items. (They are the user's.)
     pub(crate) fn into_reached(self) -> Reached {
-        drop_each([self.recipe]);
+        drop_each([self.factory]);
         self.reached
     }
 }

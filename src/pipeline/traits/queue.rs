@@ -1,11 +1,11 @@
-//! What is asked of an outbox.
+//! What is asked of an queue.
 
 use crate::device::{Device, Undecoded, WhenDecoded};
 use crate::error::{CollateError, Error};
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::Unit;
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::TaskId;
 
-/// What became of a unit that was to be sent.
+/// What became of a task that was to be sent.
 pub(crate) enum SendOutcome<B> {
     /// It is on its way; or it was dropped, because nobody wants it.
     Sent,
@@ -15,7 +15,7 @@ pub(crate) enum SendOutcome<B> {
     NotNow(B),
     Failed(Error),
     /// Its rows do not match those of this part of its batch.
-    Unlike(Unit, CollateError),
+    Unlike(TaskId, CollateError),
 }
 
 impl<B> SendOutcome<B> {
@@ -27,17 +27,17 @@ impl<B> SendOutcome<B> {
     }
 }
 
-/// Units that follow each other, with something of each.
-pub(crate) type Each<T> = Vec<(Unit, T)>;
+/// Tasks that follow each other, with something of each.
+pub(crate) type Each<T> = Vec<(TaskId, T)>;
 
-/// An outbox, with the type of batches on the device erased.
-pub(crate) trait Sends<B>: Send + Sync {
-    /// Sends a unit. `waits`: if need be, waits for device memory that the program gave back and whose kernels have not run. The consumer
+/// An queue, with the type of batches on the device erased.
+pub(crate) trait TransferQueue<B>: Send + Sync {
+    /// Sends a task. `waits`: if need be, waits for device memory that the program gave back and whose kernels have not run. The consumer
     /// does so for the batch that it comes to, and nobody holds the lock meanwhile.
-    fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B>;
+    fn send(&self, context: &EpochContext, task: TaskId, made: B, waits: bool) -> SendOutcome<B>;
 
-    /// Sends units that are whole batches, and follow each other, together if that is possible; else one by one.
-    fn send_together(&self, pass: &Pass, units: Each<B>) -> Each<SendOutcome<B>>;
+    /// Sends tasks that are whole batches, and follow each other, together if that is possible; else one by one.
+    fn send_together(&self, context: &EpochContext, tasks: Each<B>) -> Each<SendOutcome<B>>;
 
     /// Has rows decoded that were sent.
     fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded);
@@ -45,14 +45,15 @@ pub(crate) trait Sends<B>: Send + Sync {
     /// The device whose decoder does that.
     fn device(&self) -> &Device;
 
-    /// A unit that was sent will come again: what was sent of it is not given out.
-    fn take_back(&self, pass: &Pass, unit: Unit);
+    /// A task that was sent will come again: what was sent of it is not given out.
+    fn take_back(&self, context: &EpochContext, task: TaskId);
 
-    /// Notes that the epoch's batches are small, and come in runs: more of them may be on their way than was asked for, so that they can be sent together.
+    /// Notes that the epoch's batches are small, and come in runs: more of them may be on their way than was asked for, so that they can be
+    /// sent together.
     fn note_runs(&self);
 
-    /// A unit of the batch failed before it could be sent, so the batch is in nobody's way.
-    fn give_up(&self, batch: u64, unit: Unit);
+    /// A task of the batch failed before it could be sent, so the batch is in nobody's way.
+    fn give_up(&self, batch: u64, task: TaskId);
 
     /// The epoch has that many batches, as its stream has ended. Returns how many of the epoch after it may be sent.
     fn ends(&self, batches: u64) -> u64;
@@ -61,24 +62,24 @@ pub(crate) trait Sends<B>: Send + Sync {
     fn allow_first(&self, batches: u64);
 
     /// What may be sent now.
-    fn permits(&self) -> Permits;
+    fn window(&self) -> SendWindow;
 }
 
-/// What an outbox lets be sent.
+/// What an queue lets be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Permits {
-    /// The first batch whose units may not be sent yet. In any order: those of any batch may be, or of none.
+pub(crate) struct SendWindow {
+    /// The first batch whose tasks may not be sent yet. In any order: those of any batch may be, or of none.
     pub(crate) allowed: u64,
     /// The first batch that is beyond what the program asked for. From it on, batches are sent only as many together as may be.
     pub(crate) asked: u64,
-    /// How many units may be sent together.
+    /// How many tasks may be sent together.
     pub(crate) together: usize,
-    /// Changes when a unit that was not sent may have its turn: a batch of the epoch, or of the one before, began or failed, or the
+    /// Changes when a task that was not sent may have its turn: a batch of the epoch, or of the one before, began or failed, or the
     /// consumer allows more.
     pub(crate) progress: [u64; 2],
 }
 
-impl Permits {
+impl SendWindow {
     /// Whether so many batches from this one on may be sent. Beyond what the program asked for, it takes as many as go together: whoever
     /// sends each as it comes is busy with sending, and the consumer would be so behind batches that are there.
     pub(crate) fn lets(&self, first: u64, count: usize) -> bool {

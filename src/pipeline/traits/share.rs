@@ -1,8 +1,9 @@
-//! The share of pictures that a device decodes where the CPU decodes the others: the program's, that of the run which goes on, or measured in the
-//! first batches. Then it is fixed.
+//! The share of pictures that a device decodes where the CPU decodes the others: the program's, that of the run which goes on, or measured
+//! in the first batches. Then it is fixed.
 //!
-//! While it is measured, the device decodes nothing until its decoder is ready, and then a share that each measurement corrects. What a share
-//! holds for are positions of an order, from the first on that nobody has opened: so who decodes a row does not depend on who makes its unit when.
+//! While it is measured, the device decodes nothing until its decoder is ready, and then a share that each measurement corrects. What a
+//! share holds for are positions of an order, from the first on that nobody has opened: so who decodes a row does not depend on who makes
+//! its task when.
 
 use crate::meter::Meter;
 use crate::pipeline::plan::partition::Place;
@@ -25,7 +26,7 @@ struct Found {
     steps: Vec<(At, u8)>,
     /// The last of them holds for good.
     is_fixed: bool,
-    /// Behind all units that were opened so far.
+    /// Behind all tasks that were opened so far.
     opened: At,
     /// The last batch that was given out with the share that is tried.
     mark: Option<Mark>,
@@ -102,13 +103,13 @@ impl DecoderShare {
         }
     }
 
-    /// An epoch begins at such a place; none of its units is opened.
+    /// An epoch begins at such a place; none of its tasks is opened.
     pub(crate) fn begins(&self, place: &Place) {
         self.0.lock().begins((place.epoch, place.start));
     }
 
-    /// Which rows of a unit are the device's, which is about to be made.
-    pub(crate) fn of_unit(&self, seed: u64, place: &Place) -> OwnPictures {
+    /// Which rows of a task are the device's, which is about to be made.
+    pub(crate) fn of_task(&self, seed: u64, place: &Place) -> OwnPictures {
         OwnPictures {
             share: self.0.lock().open(place),
             seed,
@@ -158,7 +159,7 @@ impl Found {
         self.mark = None;
     }
 
-    /// The share that holds for a unit.
+    /// The share that holds for a task.
     fn open(&mut self, place: &Place) -> u8 {
         let at = (place.epoch, place.start);
         let end = place.key(place.rows.saturating_sub(1)).saturating_add(1);
@@ -257,8 +258,9 @@ impl Counted {
         self.host_ns += more.host_ns;
     }
 
-    /// The best share, after batches with this one: as much as the program needs, if so many workers are to keep up with it, but no more than lets
-    /// decoder and workers end together. The program takes `host` nanoseconds for each that it is given. `None`: nothing was counted.
+    /// The best share, after batches with this one: as much as the program needs, if so many workers are to keep up with it, but no more
+    /// than lets decoder and workers end together. The program takes `host` nanoseconds for each that it is given. `None`: nothing was
+    /// counted.
     fn best_share(self, share: u8, workers: usize, host: f64) -> Option<u8> {
         if self.samples == 0 {
             return None;

@@ -1,8 +1,8 @@
-//! The outbox of an epoch: units on their way to a device, sent by whoever made them.
+//! The queue of an epoch: tasks on their way to a device, sent by whoever made them.
 //!
-//! Workers and the pin thread send what is page-locked, so batches travel while the program is busy elsewhere. A unit that cannot be
+//! Workers and the pin thread send what is page-locked, so batches travel while the program is busy elsewhere. A task that cannot be
 //! sent yet (the consumer is not that far, an earlier batch has no device memory, or none is left) stays ready; whoever sends the batch
-//! before it, or the consumer, sends it then. Pageable units are left to the consumer. A batch is one unit or several parts. Parts share
+//! before it, or the consumer, sends it then. Pageable tasks are left to the consumer. A batch is one task or several parts. Parts share
 //! one block of device memory, and the last to be sent makes the batch.
 
 use std::collections::VecDeque;
@@ -12,27 +12,27 @@ use crate::batch::{Batch, Part, SentPart, Whole, begin_part, send, send_all, sen
 use crate::device::{Assembly, Device, Rows, Target, Undecoded, Unsent, WhenDecoded};
 use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
-use crate::pipeline::epoch::Pass;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::delivered::Given;
-use crate::pipeline::schedule::Unit;
-use crate::pipeline::traits::{Each, Permits, SendOutcome, Sends};
+use crate::pipeline::schedule::TaskId;
+use crate::pipeline::traits::{Each, SendOutcome, SendWindow, TransferQueue};
 use crate::sync::{Arc, Mutex, Weak, planted};
 use crate::tuning::{MOST_SENT_TOGETHER, SENT_TOGETHER_BYTES};
 
 /// The batches of an epoch that are on their way to its device.
-pub(crate) struct Outbox<B: Batch> {
+pub(crate) struct DeviceQueue<B: Batch> {
     target: Target,
     /// Every tensor of a batch has a row for each of its samples, and nothing else.
     is_dense: bool,
-    /// The outbox of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
-    before: Option<(Weak<Outbox<B>>, u64)>,
+    /// The queue of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
+    before: Option<(Weak<DeviceQueue<B>>, u64)>,
     state: Mutex<State<B>>,
 }
 
 struct State<B: Batch> {
     /// How many batches the epoch has, if its stream has ended.
     end: Option<u64>,
-    /// Batches from number `first` on, as far as any unit of them came.
+    /// Batches from number `first` on, as far as any task of them came.
     batches: VecDeque<Outgoing<B>>,
     first: u64,
     /// Batches before this one may be sent, if they are sent in order.
@@ -43,8 +43,8 @@ struct State<B: Batch> {
     are_in_runs: bool,
     /// How many may be on their way, if they are sent in any order; and how many are.
     capacity: Option<u64>,
-    in_flight: u64,
-    /// Counts what may give a unit its turn: parts and batches that were sent or failed, and permissions.
+    byte_budget: u64,
+    /// Counts what may give a task its turn: parts and batches that were sent or failed, and permissions.
     progress: u64,
 }
 
@@ -55,11 +55,11 @@ struct Outgoing<B: Batch> {
     /// It has device memory.
     has_begun: bool,
     /// The part that came first, which the others must match.
-    like: Unit,
+    like: TaskId,
     /// The consumer waits for its memory, so workers leave that to it.
     is_awaited: bool,
     rows: usize,
-    /// One of its units was not sent, so it will never be whole.
+    /// One of its tasks was not sent, so it will never be whole.
     has_failed: bool,
     /// It was given out.
     is_taken: bool,
@@ -75,31 +75,31 @@ impl<B: Batch> Outgoing<B> {
     }
 }
 
-impl<B: Batch> Sends<B> for Outbox<B> {
-    fn send(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
+impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
+    fn send(&self, context: &EpochContext, task: TaskId, made: B, waits: bool) -> SendOutcome<B> {
         // Without the lock: what finished copies held may be the program's to drop.
         self.target.device().inner.settle();
-        if !pass.plan().is_cut() {
-            return self.send_whole(pass, unit, made, waits);
+        if !context.plan().is_in_parts() {
+            return self.send_whole(context, task, made, waits);
         }
-        match self.send_part(pass, unit, made, waits, None) {
+        match self.send_part(context, task, made, waits, None) {
             SendOutcome::NotNow(made) if waits => {
-                let memory = begin_part(&made, &self.target, self.rows(pass, unit));
-                self.send_part(pass, unit, made, waits, Some(memory))
+                let memory = begin_part(&made, &self.target, self.rows(context, task));
+                self.send_part(context, task, made, waits, Some(memory))
             }
             outcome => outcome,
         }
     }
 
-    fn send_together(&self, pass: &Pass, units: Each<B>) -> Each<SendOutcome<B>> {
-        let numbers: Vec<Unit> = units.iter().map(|(unit, _)| *unit).collect();
-        let is_turn = self.is_behind_none() && self.state.lock().is_turn_of(pass, &numbers);
-        let units = match is_turn {
-            true => self.try_together(pass, units),
-            false => Err(units),
+    fn send_together(&self, context: &EpochContext, tasks: Each<B>) -> Each<SendOutcome<B>> {
+        let numbers: Vec<TaskId> = tasks.iter().map(|(task, _)| *task).collect();
+        let is_turn = self.is_behind_none() && self.state.lock().is_turn_of(context, &numbers);
+        let tasks = match is_turn {
+            true => self.try_together(context, tasks),
+            false => Err(tasks),
         };
-        let one_by_one = |(unit, made)| (unit, self.send(pass, unit, made, false));
-        units.unwrap_or_else(|units| units.into_iter().map(one_by_one).collect())
+        let one_by_one = |(task, made)| (task, self.send(context, task, made, false));
+        tasks.unwrap_or_else(|tasks| tasks.into_iter().map(one_by_one).collect())
     }
 
     fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
@@ -111,8 +111,8 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         self.target.device()
     }
 
-    fn take_back(&self, pass: &Pass, unit: Unit) {
-        let place = pass.place(unit);
+    fn take_back(&self, context: &EpochContext, task: TaskId) {
+        let place = context.place(task);
         let whole = {
             let mut state = self.state.lock();
             let Some(outgoing) = state.get(place.batch) else {
@@ -127,11 +127,11 @@ impl<B: Batch> Sends<B> for Outbox<B> {
             outgoing.whole.take()
         };
         let was_whole = whole.is_some();
-        pass.meter.batches.take_back(u64::from(was_whole));
+        context.meter.batches.take_back(u64::from(was_whole));
         drop_each([whole]);
         // Then: who sends another one in its place finds its memory free.
         let mut state = self.state.lock();
-        state.in_flight -= u64::from(was_whole && state.capacity.is_some());
+        state.byte_budget -= u64::from(was_whole && state.capacity.is_some());
     }
 
     fn note_runs(&self) {
@@ -140,10 +140,10 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         state.are_in_runs = true;
     }
 
-    fn give_up(&self, batch: u64, unit: Unit) {
+    fn give_up(&self, batch: u64, task: TaskId) {
         let mut state = self.state.lock();
         if let Some(index) = batch.checked_sub(state.first) {
-            state.outgoing(index as usize, unit).has_failed = true;
+            state.outgoing(index as usize, task).has_failed = true;
             state.progress += 1;
         }
     }
@@ -159,14 +159,14 @@ impl<B: Batch> Sends<B> for Outbox<B> {
         self.allow(batches);
     }
 
-    fn permits(&self) -> Permits {
+    fn window(&self) -> SendWindow {
         let before = self
             .before
             .as_ref()
             .and_then(|(before, _)| before.upgrade());
         let before = before.map_or(u64::MAX, |before| before.state.lock().progress);
         let state = self.state.lock();
-        Permits {
+        SendWindow {
             allowed: state.allowed(),
             asked: state.asked(),
             together: state.together,
@@ -175,21 +175,21 @@ impl<B: Batch> Sends<B> for Outbox<B> {
     }
 }
 
-impl<B: Batch> Outbox<B> {
+impl<B: Batch> DeviceQueue<B> {
     /// Whether its device's decoder need not be waited for: it is open, or cannot be opened.
     #[cfg(feature = "nvjpeg")]
     pub(crate) fn is_decoder_ready(&self) -> bool {
         self.target.device().inner.is_decoder_ready()
     }
 
-    /// `given`: the batches that were given out. `before`: the outbox of the epoch before, and how many batches that one has.
+    /// `given`: the batches that were given out. `before`: the queue of the epoch before, and how many batches that one has.
     pub(crate) fn new(
         target: &Target,
         given: Given,
         any_order: bool,
         is_dense: bool,
-        before: Option<(&Arc<Outbox<B>>, u64)>,
-    ) -> Arc<Outbox<B>> {
+        before: Option<(&Arc<DeviceQueue<B>>, u64)>,
+    ) -> Arc<DeviceQueue<B>> {
         let mut state = State {
             end: None,
             batches: VecDeque::new(),
@@ -198,14 +198,14 @@ impl<B: Batch> Outbox<B> {
             together: 1,
             are_in_runs: false,
             capacity: any_order.then_some(0),
-            in_flight: 0,
+            byte_budget: 0,
             progress: 0,
         };
         for batch in given.batches_behind() {
             let index = (batch - given.first()) as usize;
-            state.outgoing(index, Unit(0)).is_taken = true;
+            state.outgoing(index, TaskId(0)).is_taken = true;
         }
-        Arc::new(Outbox {
+        Arc::new(DeviceQueue {
             target: match any_order {
                 true => target.in_any_order(),
                 false => target.clone(),
@@ -235,7 +235,7 @@ impl<B: Batch> Outbox<B> {
 
     /// Whether all batches of the epoch before have begun.
     fn is_behind_none(&self) -> bool {
-        let has_begun = |(before, batches): &(Weak<Outbox<B>>, u64)| {
+        let has_begun = |(before, batches): &(Weak<DeviceQueue<B>>, u64)| {
             let before = before.upgrade();
             before.is_none_or(|before| before.has_begun_all(*batches))
         };
@@ -243,28 +243,34 @@ impl<B: Batch> Outbox<B> {
             || planted("an epoch does not wait for the one before")
     }
 
-    /// Allows the next `batches` batches to be sent, counted from the one that the consumer gets next; in any order, so many that it has not
-    /// got yet.
+    /// Allows the next `batches` batches to be sent, counted from the one that the consumer gets next; in any order, so many that it has
+    /// not got yet.
     pub(crate) fn allow(&self, batches: u64) {
         self.state.lock().allow(batches);
     }
 
     /// Sends a whole batch. It may be of the program's own type, so its functions run without the lock, and if they panic, the batch is an
     /// error.
-    fn send_whole(&self, pass: &Pass, unit: Unit, made: B, waits: bool) -> SendOutcome<B> {
-        let batch = pass.batch(unit);
+    fn send_whole(
+        &self,
+        context: &EpochContext,
+        task: TaskId,
+        made: B,
+        waits: bool,
+    ) -> SendOutcome<B> {
+        let batch = context.batch(task);
         if !waits && !self.is_behind_none() {
             return SendOutcome::NotNow(made);
         }
-        match self.state.lock().turn(batch, unit, waits) {
+        match self.state.lock().turn(batch, task, waits) {
             Turn::Gone => {
                 drop_each([made]);
                 return SendOutcome::Sent;
             }
             Turn::NotYet => return SendOutcome::NotNow(made),
-            Turn::Now(_) => {} // this is the batch's only unit
+            Turn::Now(_) => {} // this is the batch's only task
         }
-        let rows = self.rows(pass, unit);
+        let rows = self.rows(context, task);
         // Unwind safety: the batch is gone.
         let sent = catch_unwind(AssertUnwindSafe(|| send(made, &self.target, rows, waits)));
         let outcome = match sent {
@@ -277,13 +283,13 @@ impl<B: Batch> Outbox<B> {
                 Err(SendOutcome::Failed(error))
             }
             Err(payload) => {
-                let error = pass.collate_panicked(unit, panic_message(payload));
+                let error = context.collate_panicked(task, panic_message(payload));
                 Err(SendOutcome::Failed(error))
             }
         };
         let mut state = self.state.lock();
         // (What was sent is on its way until the consumer takes it.)
-        state.in_flight -= u64::from(outcome.is_err() && state.capacity.is_some());
+        state.byte_budget -= u64::from(outcome.is_err() && state.capacity.is_some());
         state.progress += u64::from(!matches!(outcome, Err(SendOutcome::NotNow(_))));
         if let Ok(sent) = &outcome
             && state.capacity.is_none()
@@ -313,16 +319,20 @@ impl<B: Batch> Outbox<B> {
     }
 
     /// Sends batches together, whose turn has come. Returns them if that is not possible.
-    fn try_together(&self, pass: &Pass, units: Each<B>) -> Result<Each<SendOutcome<B>>, Each<B>> {
-        let (units, batches): (Vec<Unit>, Vec<B>) = units.into_iter().unzip();
+    fn try_together(
+        &self,
+        context: &EpochContext,
+        tasks: Each<B>,
+    ) -> Result<Each<SendOutcome<B>>, Each<B>> {
+        let (tasks, batches): (Vec<TaskId>, Vec<B>) = tasks.into_iter().unzip();
         let all = match send_all(batches, &self.target) {
             Ok(all) => all,
-            Err(batches) => return Err(units.into_iter().zip(batches).collect()),
+            Err(batches) => return Err(tasks.into_iter().zip(batches).collect()),
         };
         let mut unwanted = Vec::new();
         let mut state = self.state.lock();
-        let outcomes = units.into_iter().zip(all).map(|(unit, sent)| {
-            let outgoing = state.get(pass.batch(unit));
+        let outcomes = tasks.into_iter().zip(all).map(|(task, sent)| {
+            let outgoing = state.get(context.batch(task));
             let outcome = match (sent, outgoing) {
                 (Ok(whole), Some(outgoing)) => {
                     (outgoing.has_begun, outgoing.whole) = (true, Some(Whole::There(whole)));
@@ -336,11 +346,11 @@ impl<B: Batch> Outbox<B> {
                     if let Some(outgoing) = outgoing {
                         outgoing.has_failed = true;
                     }
-                    SendOutcome::Failed(pass.collate_panicked(unit, panic_message(payload)))
+                    SendOutcome::Failed(context.collate_panicked(task, panic_message(payload)))
                 }
             };
             state.progress += 1;
-            (unit, outcome)
+            (task, outcome)
         });
         let outcomes = outcomes.collect();
         drop(state);
@@ -351,13 +361,13 @@ impl<B: Batch> Outbox<B> {
     /// Sends a part. `memory`: what was waited for, or why there is none.
     ///
     /// The lock is held meanwhile, so that the parts of one batch are enqueued one after the other, and the event after the last covers
-    /// all of them. What runs under it: taking the batch's device memory, enqueueing, `Batch::tensors` and `Batch::upload` (a sample that is
-    /// `DENSE` promises that its batch is nothing but its rows; if these functions panic, the batch is an error), and, if a part had to
+    /// all of them. What runs under it: taking the batch's device memory, enqueueing, `Batch::tensors` and `Batch::upload` (a sample that
+    /// is `DENSE` promises that its batch is nothing but its rows; if these functions panic, the batch is an error), and, if a part had to
     /// do without page-locked memory, the staging of its copy, which the consumer does.
     fn send_part(
         &self,
-        pass: &Pass,
-        unit: Unit,
+        context: &EpochContext,
+        task: TaskId,
         made: B,
         waits: bool,
         memory: Option<Result<Assembly>>,
@@ -366,10 +376,10 @@ impl<B: Batch> Outbox<B> {
             return SendOutcome::NotNow(made);
         }
         let mut state = self.state.lock();
-        let batch = pass.batch(unit);
+        let batch = context.batch(task);
         let is_at = |outgoing: &mut Outgoing<B>| (outgoing.has_begun, outgoing.has_failed);
         let was_at = state.get(batch).map(is_at).unwrap_or_default();
-        let (outcome, unsent) = self.send_part_in(&mut state, pass, unit, made, waits, memory);
+        let (outcome, unsent) = self.send_part_in(&mut state, context, task, made, waits, memory);
         if let Some(outgoing) = state.get(batch) {
             let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
             outgoing.has_failed |= failed;
@@ -385,14 +395,14 @@ impl<B: Batch> Outbox<B> {
     fn send_part_in(
         &self,
         state: &mut State<B>,
-        pass: &Pass,
-        unit: Unit,
+        context: &EpochContext,
+        task: TaskId,
         made: B,
         waits: bool,
         memory: Option<Result<Assembly>>,
     ) -> (SendOutcome<B>, Option<B>) {
-        let rows = self.rows(pass, unit);
-        let outgoing = match state.turn(pass.batch(unit), unit, waits) {
+        let rows = self.rows(context, task);
+        let outgoing = match state.turn(context.batch(task), task, waits) {
             Turn::Gone => return (SendOutcome::Sent, Some(made)),
             Turn::NotYet => return (SendOutcome::NotNow(made), None),
             Turn::Now(outgoing) => outgoing,
@@ -404,7 +414,7 @@ impl<B: Batch> Outbox<B> {
                 None if outgoing.is_awaited => return (SendOutcome::NotNow(made), None),
                 None => {}
             }
-            outgoing.like = unit;
+            outgoing.like = task;
         }
         let part = Part {
             rows,
@@ -419,7 +429,7 @@ impl<B: Batch> Outbox<B> {
         let sent = match sent {
             Ok(sent) => sent,
             Err(payload) => {
-                let error = pass.collate_panicked(unit, panic_message(payload));
+                let error = context.collate_panicked(task, panic_message(payload));
                 return (SendOutcome::Failed(error), None);
             }
         };
@@ -430,7 +440,7 @@ impl<B: Batch> Outbox<B> {
                 (SendOutcome::sent(undecoded), Some(part))
             }
             Ok(SentPart::Whole(whole, undecoded)) => {
-                pass.meter.batches.add(1);
+                context.meter.batches.add(1);
                 outgoing.rows += rows.count;
                 outgoing.whole = Some(whole);
                 (SendOutcome::sent(undecoded), None)
@@ -446,19 +456,19 @@ impl<B: Batch> Outbox<B> {
         }
     }
 
-    /// Which rows of its batch a unit has.
-    fn rows(&self, pass: &Pass, unit: Unit) -> Rows {
-        let place = pass.place(unit);
+    /// Which rows of its batch a task has.
+    fn rows(&self, context: &EpochContext, task: TaskId) -> Rows {
+        let place = context.place(task);
         Rows {
             first: place.first_row,
             count: place.rows,
             of: place.batch_rows,
-            most: pass.plan().cut.most_rows(),
+            most: context.plan().partition.most_rows(),
             is_dense: self.is_dense,
         }
     }
 
-    /// Takes out the next batch, all of whose units came or failed, and [allows](Outbox::allow) `batches` more. And says whether
+    /// Takes out the next batch, all of whose tasks came or failed, and [allows](DeviceQueue::allow) `batches` more. And says whether
     /// [enough](State::has_enough) are on their way then.
     pub(crate) fn take(&self, batch: u64, batches: u64) -> (Option<Whole<B>>, bool) {
         let mut state = self.state.lock();
@@ -467,7 +477,7 @@ impl<B: Batch> Outbox<B> {
         (whole, state.has_enough())
     }
 
-    /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the outbox.)
+    /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the queue.)
     pub(crate) fn close(&self) {
         let gone = {
             let mut state = self.state.lock();
@@ -483,7 +493,7 @@ fn is_for_now(error: &Error) -> bool {
     matches!(error, Error::DeviceBudget { .. } | Error::Buffers { .. })
 }
 
-/// Whether a unit of a batch may be sent.
+/// Whether a task of a batch may be sent.
 enum Turn<'a, B: Batch> {
     Now(&'a mut Outgoing<B>),
     NotYet,
@@ -495,11 +505,11 @@ impl<B: Batch> State<B> {
     fn take(&mut self, batch: u64) -> Option<Whole<B>> {
         let index = batch.checked_sub(self.first)?;
         // (Of one that failed early, nothing came here.)
-        let outgoing = self.outgoing(index as usize, Unit(0));
+        let outgoing = self.outgoing(index as usize, TaskId(0));
         outgoing.is_taken = true;
         let whole = outgoing.whole.take();
         let was_sent = whole.is_some() && self.capacity.is_some();
-        self.in_flight -= u64::from(was_sent);
+        self.byte_budget -= u64::from(was_sent);
         self.progress += u64::from(was_sent);
         let taken = self.batches.iter().take_while(|first| first.is_taken);
         let taken = taken.count();
@@ -521,8 +531,8 @@ impl<B: Batch> State<B> {
         }
     }
 
-    /// Whether all that the program allowed have begun, and one submission of small batches more. Then the consumer need not look for others:
-    /// it does when one submission more may be sent, and not for each batch.
+    /// Whether all that the program allowed have begun, and one submission of small batches more. Then the consumer need not look for
+    /// others: it does when one submission more may be sent, and not for each batch.
     fn has_enough(&self) -> bool {
         let enough = self.allowed.saturating_add(self.together as u64);
         let index = enough.checked_sub(self.first.saturating_add(1));
@@ -537,13 +547,13 @@ impl<B: Batch> State<B> {
         outgoing.filter(|outgoing| !outgoing.is_taken)
     }
 
-    /// The batch at an index, of which this unit came.
-    fn outgoing(&mut self, index: usize, unit: Unit) -> &mut Outgoing<B> {
+    /// The batch at an index, of which this task came.
+    fn outgoing(&mut self, index: usize, task: TaskId) -> &mut Outgoing<B> {
         while self.batches.len() <= index {
             self.batches.push_back(Outgoing {
                 assembly: None,
                 has_begun: false,
-                like: unit,
+                like: task,
                 is_awaited: false,
                 rows: 0,
                 has_failed: false,
@@ -563,7 +573,7 @@ impl<B: Batch> State<B> {
             }
             None => self.allowed,
             Some(capacity)
-                if self.in_flight < capacity
+                if self.byte_budget < capacity
                     || planted("what was sent in any order is not counted") =>
             {
                 u64::MAX
@@ -580,9 +590,9 @@ impl<B: Batch> State<B> {
         }
     }
 
-    /// Whether it is the turn of the first of these units, and the others, each a batch, may go with it.
-    fn is_turn_of(&mut self, pass: &Pass, units: &[Unit]) -> bool {
-        let batches = units.iter().map(|unit| pass.batch(*unit));
+    /// Whether it is the turn of the first of these tasks, and the others, each a batch, may go with it.
+    fn is_turn_of(&mut self, context: &EpochContext, tasks: &[TaskId]) -> bool {
+        let batches = tasks.iter().map(|task| context.batch(*task));
         let (Some(first), allowed) = (batches.clone().next(), self.allowed()) else {
             return false;
         };
@@ -590,18 +600,18 @@ impl<B: Batch> State<B> {
             .clone()
             .zip(first..)
             .all(|(batch, next)| batch == next);
-        let is_first = matches!(self.turn(first, units[0], false), Turn::Now(_));
+        let is_first = matches!(self.turn(first, tasks[0], false), Turn::Now(_));
         (is_first || planted("who goes together does not wait for its turn"))
             && follow_each_other
-            && units.iter().zip(batches).all(|(unit, batch)| {
-                let outgoing = self.outgoing((batch - self.first) as usize, *unit);
+            && tasks.iter().zip(batches).all(|(task, batch)| {
+                let outgoing = self.outgoing((batch - self.first) as usize, *task);
                 batch < allowed && !outgoing.makes_way()
             })
     }
 
-    /// Batches begin in order, so that none takes memory that an earlier one will need. In any order, none that was sent waits for an earlier
-    /// one, so that its memory comes back. `is_next`: the consumer has come to it.
-    fn turn(&mut self, batch: u64, unit: Unit, is_next: bool) -> Turn<'_, B> {
+    /// Batches begin in order, so that none takes memory that an earlier one will need. In any order, none that was sent waits for an
+    /// earlier one, so that its memory comes back. `is_next`: the consumer has come to it.
+    fn turn(&mut self, batch: u64, task: TaskId, is_next: bool) -> Turn<'_, B> {
         let Some(index) = batch.checked_sub(self.first) else {
             return Turn::Gone;
         };
@@ -610,7 +620,7 @@ impl<B: Batch> State<B> {
             return Turn::NotYet;
         }
         let index = index as usize;
-        self.outgoing(index, unit);
+        self.outgoing(index, task);
         let mut before = self.batches.iter().take(index);
         if self.capacity.is_none()
             && !before.all(Outgoing::makes_way)
@@ -621,7 +631,7 @@ impl<B: Batch> State<B> {
         match &mut self.batches[index] {
             outgoing if outgoing.has_failed || outgoing.is_taken => Turn::Gone,
             outgoing => {
-                self.in_flight += u64::from(self.capacity.is_some());
+                self.byte_budget += u64::from(self.capacity.is_some());
                 Turn::Now(outgoing)
             }
         }

@@ -1,179 +1,185 @@
-//! Sending: units of an epoch that goes to a device, by whoever made them or by the consumer.
+//! Sending: tasks of an epoch that goes to a device, by whoever made them or by the consumer.
 
-use super::queue::Outbox;
+use super::queue::DeviceQueue;
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::pipeline::epoch::Pass;
-use crate::pipeline::schedule::Unit;
+use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::schedule::TaskId;
 use crate::pipeline::shared::data::Delivered;
 use crate::pipeline::shared::data::Made;
 use crate::pipeline::threads::consumer::Taken;
 use crate::pipeline::threads::decoded::Sender;
 use crate::pipeline::threads::pipeline::Pipeline;
-use crate::pipeline::traits::{Each, Seat, SendOutcome, Sends};
+use crate::pipeline::traits::{Each, EpochHandle, SendOutcome, TransferQueue};
 use crate::sync::{Arc, planted};
 use crate::trace::span;
 
 /// Takes out of these what was taken in advance, and may be sent together with the first.
 fn take_with<'a, B: Batch>(
-    pass: &Pass,
-    first: Unit,
+    context: &EpochContext,
+    first: TaskId,
     taken: impl Iterator<Item = &'a mut Delivered<B>>,
-    outbox: &Outbox<B>,
+    queue: &DeviceQueue<B>,
 ) -> Each<B> {
-    let mut units = Vec::new();
-    if pass.is_sent_alone(first) {
-        return units;
+    let mut tasks = Vec::new();
+    if context.is_sent_alone(first) {
+        return tasks;
     }
-    let permits = outbox.permits();
-    let others = permits.together.saturating_sub(1);
+    let window = queue.window();
+    let others = window.together.saturating_sub(1);
     for (next, number) in taken.zip(first.0 + 1..).take(others) {
-        let unit = next.unit;
-        let goes_too =
-            unit.0 == number && pass.batch(unit) < permits.allowed && !pass.is_sent_alone(unit);
+        let task = next.task;
+        let goes_too = task.0 == number
+            && context.batch(task) < window.allowed
+            && !context.is_sent_alone(task);
         match goes_too.then(|| next.take_here()).flatten() {
-            Some(made) => units.push((unit, made)),
+            Some(made) => tasks.push((task, made)),
             None => break,
         }
     }
-    units
+    tasks
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Sends a page-locked unit to its device, if that is possible now, and makes it ready.
-    pub(crate) fn hand_over(&self, pass: &Pass, unit: Unit, made: B) {
-        let outbox = {
-            let mut board = self.lock();
-            let line = board.line_of(pass, unit);
-            line.and_then(|(line, _)| line.outbox(pass.segment))
+    /// Sends a page-locked task to its device, if that is possible now, and makes it ready.
+    pub(crate) fn hand_over(&self, context: &EpochContext, task: TaskId, made: B) {
+        let queue = {
+            let mut state = self.lock();
+            let session = state.session_of(context, task);
+            session.and_then(|(session, _)| session.queue(context.epoch_entry))
         };
-        match outbox {
-            Some(outbox) => {
-                let progress = outbox.permits().progress;
-                let outcome = self.send(&*outbox, pass, (unit, made), Sender::Thread, false);
+        match queue {
+            Some(queue) => {
+                let progress = queue.window().progress;
+                let outcome = self.send(&*queue, context, (task, made), Sender::Thread, false);
                 if !matches!(outcome, Ok(Made::Decoding(_))) {
-                    self.publish(pass, unit, outcome);
+                    self.publish(context, task, outcome);
                 }
                 // Batches are sent in order: a later one may have been ready first, or its turn may have come since.
-                let is_later = outbox.permits().progress != progress;
+                let is_later = queue.window().progress != progress;
                 if is_later && !planted("who sends does not look behind") {
-                    self.send_behind(pass, &*outbox);
+                    self.send_behind(context, &*queue);
                 }
             }
-            None => self.keep(pass, unit, made),
+            None => self.keep(context, task, made),
         }
     }
 
     /// Sends what is ready and may have its turn now, in this epoch and in the one after it.
-    pub(crate) fn send_behind(&self, pass: &Pass, outbox: &dyn Sends<B>) {
-        self.send_ready(pass.line, pass.segment, outbox, false);
-        self.send_following(pass);
+    pub(crate) fn send_behind(&self, context: &EpochContext, queue: &dyn TransferQueue<B>) {
+        self.send_ready(context.session, context.epoch_entry, queue, false);
+        self.send_following(context);
     }
 
-    /// Makes a unit ready that goes to no device, as far as is known.
-    fn keep(&self, pass: &Pass, unit: Unit, made: B) {
-        let outbox = {
-            let mut board = self.lock();
-            let Some((line, bin)) = board.line_of(pass, unit) else {
-                return board.bin.drop_later(made);
+    /// Makes a task ready that goes to no device, as far as is known.
+    fn keep(&self, context: &EpochContext, task: TaskId, made: B) {
+        let queue = {
+            let mut state = self.lock();
+            let Some((session, deferred)) = state.session_of(context, task) else {
+                return state.deferred.drop_later(made);
             };
-            line.publish(unit, Ok(Made::Here(made)), bin);
-            line.outbox(pass.segment)
+            session.publish(task, Ok(Made::Here(made)), deferred);
+            session.queue(context.epoch_entry)
         };
-        // The program may have said so meanwhile, and found that the unit was not ready.
-        if let Some(outbox) = outbox.filter(|_| !planted("who keeps does not look again")) {
-            self.send_behind(pass, &*outbox);
+        // The program may have said so meanwhile, and found that the task was not ready.
+        if let Some(queue) = queue.filter(|_| !planted("who keeps does not look again")) {
+            self.send_behind(context, &*queue);
         }
     }
 
     /// Sends what the epoch after this one has ready: it may have waited for this one's last batch to begin.
-    pub(crate) fn send_following(&self, pass: &Pass) {
+    pub(crate) fn send_following(&self, context: &EpochContext) {
         let following = {
-            let mut board = self.lock();
-            board.line(pass.line).and_then(|(line, _)| {
-                let segment = line.schedule.id_after(pass.segment)?;
-                Some((segment, line.outbox(segment)?))
+            let mut state = self.lock();
+            state.session(context.session).and_then(|(session, _)| {
+                let epoch_entry = session.schedule.id_after(context.epoch_entry)?;
+                Some((epoch_entry, session.queue(epoch_entry)?))
             })
         };
-        if let Some((segment, outbox)) = following
-            && outbox.permits().allowed > 0
+        if let Some((epoch_entry, queue)) = following
+            && queue.window().allowed > 0
             && !planted("who sends does not look beyond the epoch")
         {
-            self.send_ready(pass.line, segment, &*outbox, false);
+            self.send_ready(context.session, epoch_entry, &*queue, false);
         }
     }
 
-    /// Sends the units of an epoch that are ready and may be sent. `pageable`: those that are not page-locked as well, which takes as long
+    /// Sends the tasks of an epoch that are ready and may be sent. `pageable`: those that are not page-locked as well, which takes as long
     /// as their copy.
     pub(crate) fn send_ready(
         &self,
-        line: u64,
-        segment: u64,
-        outbox: &dyn Sends<B>,
+        session: u64,
+        epoch_entry: u64,
+        queue: &dyn TransferQueue<B>,
         pageable: bool,
     ) {
         loop {
-            let permits = outbox.permits();
+            let window = queue.window();
             let next = {
-                let mut board = self.lock();
-                let line = board.line(line);
-                line.and_then(|(line, _)| line.take_to_send(segment, permits, pageable))
+                let mut state = self.lock();
+                let session = state.session(session);
+                session.and_then(|(session, _)| session.take_to_send(epoch_entry, window, pageable))
             };
-            let Some((pass, units)) = next else {
+            let Some((context, tasks)) = next else {
                 return;
             };
-            let numbers: Vec<Unit> = units.iter().map(|(unit, _)| *unit).collect();
-            let send = || self.send_together(outbox, &pass, units, Sender::Thread);
-            let Some(outcomes) = self.catch_panics(&pass, &numbers, send) else {
+            let numbers: Vec<TaskId> = tasks.iter().map(|(task, _)| *task).collect();
+            let send = || self.send_together(queue, &context, tasks, Sender::Thread);
+            let Some(outcomes) = self.catch_panics(&context, &numbers, send) else {
                 continue; // their errors are ready
             };
             let is_here =
-                |(_, outcome): &(Unit, Result<Made<B>>)| matches!(outcome, Ok(Made::Here(_)));
+                |(_, outcome): &(TaskId, Result<Made<B>>)| matches!(outcome, Ok(Made::Here(_)));
             let is_one_here = outcomes.iter().any(is_here);
-            let mut board = self.lock();
-            for (unit, outcome) in outcomes {
+            let mut state = self.lock();
+            for (task, outcome) in outcomes {
                 if let Ok(Made::Decoding(_)) = outcome {
                     continue; // the decoder's thread publishes it
                 }
-                match board.line_of(&pass, unit) {
-                    Some((line, bin)) => line.publish(unit, outcome, bin),
-                    None => board.bin.drop_later(outcome),
+                match state.session_of(&context, task) {
+                    Some((session, deferred)) => session.publish(task, outcome, deferred),
+                    None => state.deferred.drop_later(outcome),
                 }
             }
-            drop(board);
-            if is_one_here && outbox.permits().progress == permits.progress {
+            drop(state);
+            if is_one_here && queue.window().progress == window.progress {
                 return;
             }
         }
     }
 
-    /// Sends what may be sent of the seat's epoch: first the units that the consumer took in advance, then those that are ready. It stops
+    /// Sends what may be sent of the handle's epoch: first the tasks that the consumer took in advance, then those that are ready. It stops
     /// if the device has no memory without waiting: sending ahead must not fail for lack of memory that will be free by the time the
     /// batch is asked for.
-    pub(crate) fn send_ahead(&self, seat: &Seat, taken: &mut Taken<B>, outbox: &Outbox<B>) {
-        let permits = outbox.permits();
+    pub(crate) fn send_ahead(
+        &self,
+        handle: &EpochHandle,
+        taken: &mut Taken<B>,
+        queue: &DeviceQueue<B>,
+    ) {
+        let window = queue.window();
         let mut index = 0;
         loop {
-            let behind = taken.iter().skip(index).take(permits.together);
+            let behind = taken.iter().skip(index).take(window.together);
             let here = behind.take_while(|next| next.is_here()).count();
             let Some(next) = taken.get_mut(index) else {
                 break;
             };
-            let (unit, batch) = (next.unit, next.pass.batch(next.unit));
-            if here > 0 && (batch >= permits.allowed || !permits.lets(batch, here)) {
+            let (task, batch) = (next.task, next.context.batch(next.task));
+            if here > 0 && (batch >= window.allowed || !window.lets(batch, here)) {
                 return;
             }
             let Some(made) = next.take_here() else {
-                next.charges.end();
+                next.permits.end();
                 index += 1;
                 continue;
             };
-            let pass = Arc::clone(&next.pass);
-            let mut units = vec![(unit, made)];
+            let context = Arc::clone(&next.context);
+            let mut tasks = vec![(task, made)];
             let behind = taken.iter_mut().skip(index + 1);
-            units.extend(take_with(&pass, unit, behind, outbox));
+            tasks.extend(take_with(&context, task, behind, queue));
             let mut are_gone = true;
-            for (_, outcome) in self.send_together(outbox, &pass, units, Sender::Consumer) {
+            for (_, outcome) in self.send_together(queue, &context, tasks, Sender::Consumer) {
                 are_gone &= taken[index].comes_back(outcome);
                 index += 1;
             }
@@ -181,98 +187,99 @@ impl<B: Batch> Pipeline<B> {
                 return;
             }
         }
-        self.send_ready(seat.line, seat.segment, outbox, true);
+        self.send_ready(handle.session, handle.epoch_entry, queue, true);
     }
 
-    /// Sends a unit that the consumer has come to and that was not sent ahead, as [`send_next`](Pipeline::send_next).
+    /// Sends a task that the consumer has come to and that was not sent ahead, as [`send_next`](Pipeline::send_next).
     pub(crate) fn send_taken(
         &self,
         next: &mut Delivered<B>,
         taken: &mut Taken<B>,
-        outbox: &Outbox<B>,
+        queue: &DeviceQueue<B>,
     ) {
         if let Some(made) = next.take_here() {
-            let pass = Arc::clone(&next.pass);
-            let outcome = self.send_next(&pass, (next.unit, made), taken, outbox);
+            let context = Arc::clone(&next.context);
+            let outcome = self.send_next(&context, (next.task, made), taken, queue);
             next.comes_back(outcome);
         }
     }
 
-    /// Sends the unit that the consumer has come to, for which it waits for device memory if need be; and with it those that it took in advance
-    /// and that may be sent together with it.
+    /// Sends the task that the consumer has come to, for which it waits for device memory if need be; and with it those that it took in
+    /// advance and that may be sent together with it.
     pub(crate) fn send_next(
         &self,
-        pass: &Arc<Pass>,
-        (unit, made): (Unit, B),
+        context: &Arc<EpochContext>,
+        (task, made): (TaskId, B),
         taken: &mut Taken<B>,
-        outbox: &Outbox<B>,
+        queue: &DeviceQueue<B>,
     ) -> Result<Made<B>> {
-        let others = take_with(pass, unit, taken.iter_mut(), outbox);
+        let others = take_with(context, task, taken.iter_mut(), queue);
         if others.is_empty() {
-            return self.send(outbox, pass, (unit, made), Sender::Consumer, true);
+            return self.send(queue, context, (task, made), Sender::Consumer, true);
         }
-        let mut units = vec![(unit, made)];
-        units.extend(others);
-        let outcomes = self.send_together(outbox, pass, units, Sender::Consumer);
+        let mut tasks = vec![(task, made)];
+        tasks.extend(others);
+        let outcomes = self.send_together(queue, context, tasks, Sender::Consumer);
         let mut outcomes = outcomes.into_iter();
         let Some((_, first)) = outcomes.next() else {
-            unreachable!("each unit that is sent has an outcome");
+            unreachable!("each task that is sent has an outcome");
         };
         for (next, (_, outcome)) in taken.iter_mut().zip(outcomes) {
             next.comes_back(outcome);
         }
         match first {
-            Ok(Made::Here(made)) => self.send(outbox, pass, (unit, made), Sender::Consumer, true),
+            Ok(Made::Here(made)) => self.send(queue, context, (task, made), Sender::Consumer, true),
             outcome => outcome,
         }
     }
 
-    /// Sends units that follow each other, as [`send`](Pipeline::send), which does not wait.
+    /// Sends tasks that follow each other, as [`send`](Pipeline::send), which does not wait.
     fn send_together(
         &self,
-        outbox: &dyn Sends<B>,
-        pass: &Pass,
-        mut units: Each<B>,
+        queue: &dyn TransferQueue<B>,
+        context: &EpochContext,
+        mut tasks: Each<B>,
         sender: Sender,
     ) -> Each<Result<Made<B>>> {
-        if units.len() == 1 {
-            let send = |(unit, made)| (unit, self.send(outbox, pass, (unit, made), sender, false));
-            return units.pop().map(send).into_iter().collect();
+        if tasks.len() == 1 {
+            let send =
+                |(task, made)| (task, self.send(queue, context, (task, made), sender, false));
+            return tasks.pop().map(send).into_iter().collect();
         }
         span!(
             "send",
-            epoch = pass.epoch,
-            unit = units[0].0.0,
-            count = units.len()
+            epoch = context.epoch,
+            task = tasks[0].0.0,
+            count = tasks.len()
         );
-        let outcomes = outbox.send_together(pass, units).into_iter();
-        let sent = |(unit, outcome)| (unit, self.sent(outbox, pass, unit, outcome, sender));
+        let outcomes = queue.send_together(context, tasks).into_iter();
+        let sent = |(task, outcome)| (task, self.sent(queue, context, task, outcome, sender));
         outcomes.map(sent).collect()
     }
 
-    /// Sends a unit; `Made::Here` if that is not possible now. `waits`: the consumer has come to it, and waits for device memory.
+    /// Sends a task; `Made::Here` if that is not possible now. `waits`: the consumer has come to it, and waits for device memory.
     fn send(
         &self,
-        outbox: &dyn Sends<B>,
-        pass: &Pass,
-        (unit, made): (Unit, B),
+        queue: &dyn TransferQueue<B>,
+        context: &EpochContext,
+        (task, made): (TaskId, B),
         sender: Sender,
         waits: bool,
     ) -> Result<Made<B>> {
-        span!("send", epoch = pass.epoch, unit = unit.0);
-        let send = || outbox.send(pass, unit, made, waits);
-        let outcome = match pass.subject(unit) {
+        span!("send", epoch = context.epoch, task = task.0);
+        let send = || queue.send(context, task, made, waits);
+        let outcome = match context.subject(task) {
             None => send(),
             Some(subject) => subject.sends(send),
         };
-        self.sent(outbox, pass, unit, outcome, sender)
+        self.sent(queue, context, task, outcome, sender)
     }
 
     fn sent(
         &self,
-        outbox: &dyn Sends<B>,
-        pass: &Pass,
-        unit: Unit,
+        queue: &dyn TransferQueue<B>,
+        context: &EpochContext,
+        task: TaskId,
         outcome: SendOutcome<B>,
         sender: Sender,
     ) -> Result<Made<B>> {
@@ -283,13 +290,13 @@ impl<B: Batch> Pipeline<B> {
             }
             SendOutcome::Decodes(undecoded) => {
                 self.makes_room();
-                Ok(self.decode(outbox, (pass, unit), undecoded, sender))
+                Ok(self.decode(queue, (context, task), undecoded, sender))
             }
             SendOutcome::NotNow(made) => Ok(Made::Here(made)),
             SendOutcome::Failed(error) => Err(error),
             SendOutcome::Unlike(like, error) => {
-                let [part, like] = [unit, like].map(|unit| pass.place(unit));
-                Err(self.recipe.unlike(pass, part, like, error))
+                let [part, like] = [task, like].map(|task| context.place(task));
+                Err(self.factory.unlike(context, part, like, error))
             }
         }
     }

@@ -4,26 +4,26 @@ use super::{LastBatch, Place, Sharding};
 
 /// The batches of one size that an epoch has.
 ///
-/// Positions are global. Several *lanes* (ranks of one run) share each global batch of `lanes * batch_size` samples of one
-/// common order. A resumed run begins at another `base`. Batches and units are counted from 0 within the lane.
-/// [`place`](Even::place) is the only way from a unit to positions.
+/// Positions are global. Several *shards* (ranks of one run) share each global batch of `shards * batch_size` samples of one
+/// common order. A resumed run begins at another `base`. Batches and tasks are counted from 0 within the shard.
+/// [`place`](Even::place) is the only way from a task to positions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Even {
-    /// The number of samples in the whole order, for all lanes.
+    /// The number of samples in the whole order, for all shards.
     samples: u64,
     batch_size: usize,
     /// The number of rows in a part. The last part of a batch may have fewer.
     part_rows: usize,
     /// Where the first global batch begins.
     base: u64,
-    lane: u64,
-    lanes: u64,
+    shard: u64,
+    shards: u64,
     last: LastBatch,
     sharding: Sharding,
 }
 
 impl Even {
-    /// Batches of one part each, of all samples, for one lane.
+    /// Batches of one part each, of all samples, for one shard.
     pub(crate) fn whole(samples: u64, batch_size: usize, last: LastBatch) -> Even {
         // If a single batch holds all samples, it has no more rows than that.
         let batch_size = match last {
@@ -35,18 +35,18 @@ impl Even {
             batch_size,
             part_rows: batch_size,
             base: 0,
-            lane: 0,
-            lanes: 1,
+            shard: 0,
+            shards: 1,
             last,
             sharding: Sharding::Slices,
         }
     }
 
-    /// The batches of lane `lane` of `lanes`.
-    pub(crate) fn of_lane(self, lane: u64, lanes: u64, sharding: Sharding) -> Even {
+    /// The batches of shard `shard` of `shards`.
+    pub(crate) fn of_shard(self, shard: u64, shards: u64, sharding: Sharding) -> Even {
         Even {
-            lane,
-            lanes,
+            shard,
+            shards,
             sharding,
             ..self
         }
@@ -71,24 +71,24 @@ impl Even {
         self.batch_size
     }
 
-    /// How many samples the full batches of all lanes have together.
+    /// How many samples the full batches of all shards have together.
     fn global_batch(&self) -> u64 {
-        (self.batch_size as u64).saturating_mul(self.lanes)
+        (self.batch_size as u64).saturating_mul(self.shards)
     }
 
-    /// How many samples there are from `base` on, for all lanes.
+    /// How many samples there are from `base` on, for all shards.
     fn left(&self) -> u64 {
         self.samples.saturating_sub(self.base)
     }
 
-    /// How many full batches each lane has, and how many rows its last one has behind them: 0 if there is none.
+    /// How many full batches each shard has, and how many rows its last one has behind them: 0 if there is none.
     fn dealt(&self) -> (u64, usize) {
         let left = self.left();
         let (full, rest) = match self.sharding {
             Sharding::Slices => {
                 let rest = left % self.global_batch();
-                // Those of the first lanes have one row more; no batch is empty.
-                let own = rest / self.lanes + u64::from(self.lane < rest % self.lanes);
+                // Those of the first shards have one row more; no batch is empty.
+                let own = rest / self.shards + u64::from(self.shard < rest % self.shards);
                 let own = if rest > 0 { own.max(1) } else { 0 };
                 (left / self.global_batch(), own)
             }
@@ -106,7 +106,7 @@ impl Even {
         (full, rows)
     }
 
-    /// Whether a batch is one of the full ones. (Units are looked up several times for each batch, and dividing takes long.)
+    /// Whether a batch is one of the full ones. (Tasks are looked up several times for each batch, and dividing takes long.)
     fn is_full(&self, batch: u64) -> bool {
         let (rows, of_each) = match self.sharding {
             Sharding::Slices => (self.left(), self.global_batch()),
@@ -115,15 +115,15 @@ impl Even {
         (u128::from(batch) + 1) * u128::from(of_each) <= u128::from(rows)
     }
 
-    /// How many rows each lane has, if they take turns.
+    /// How many rows each shard has, if they take turns.
     fn strided(&self, drop_last: bool) -> u64 {
         match drop_last {
-            true => self.left() / self.lanes,
-            false => self.left().div_ceil(self.lanes),
+            true => self.left() / self.shards,
+            false => self.left().div_ceil(self.shards),
         }
     }
 
-    /// How many batches there are: as many for each lane.
+    /// How many batches there are: as many for each shard.
     pub(crate) fn batches(&self) -> u64 {
         let (full, last_rows) = self.dealt();
         full + u64::from(last_rows > 0)
@@ -137,7 +137,7 @@ impl Even {
         }
     }
 
-    /// How many rows a unit has at most.
+    /// How many rows a task has at most.
     pub(crate) fn part_rows(&self) -> usize {
         self.part_rows
     }
@@ -150,14 +150,14 @@ impl Even {
         }
     }
 
-    /// How many units all batches have together.
-    pub(crate) fn units(&self) -> u64 {
+    /// How many tasks all batches have together.
+    pub(crate) fn tasks(&self) -> u64 {
         let (full, last_rows) = self.dealt();
         full.saturating_mul(self.parts_per_batch())
             .saturating_add(last_rows.div_ceil(self.part_rows) as u64)
     }
 
-    /// Where the order stands when each lane has had that many batches.
+    /// Where the order stands when each shard has had that many batches.
     pub(crate) fn position_after(&self, batches: u64) -> u64 {
         let global = batches.saturating_mul(self.global_batch());
         self.base.saturating_add(global).min(self.samples)
@@ -168,17 +168,17 @@ impl Even {
         let global = batch.saturating_mul(self.global_batch());
         let global = self.base.saturating_add(global);
         let (first, step) = match self.sharding {
-            Sharding::Strided { .. } => (self.lane, self.lanes),
+            Sharding::Strided { .. } => (self.shard, self.shards),
             Sharding::Slices => {
                 let rest = self.samples.saturating_sub(global);
                 let is_divided = self.last == LastBatch::Partial && rest < self.global_batch();
                 if !is_divided {
-                    (self.lane.saturating_mul(self.batch_size as u64), 1)
+                    (self.shard.saturating_mul(self.batch_size as u64), 1)
                 } else {
-                    let first = match rest / self.lanes {
+                    let first = match rest / self.shards {
                         // Filler rows have positions of their own, too.
-                        0 => self.lane,
-                        rows => self.lane * rows + self.lane.min(rest % self.lanes),
+                        0 => self.shard,
+                        rows => self.shard * rows + self.shard.min(rest % self.shards),
                     };
                     (first, 1)
                 }
@@ -187,9 +187,9 @@ impl Even {
         (global.saturating_add(first), step)
     }
 
-    /// How many rows a unit has.
-    pub(crate) fn rows(&self, unit: u64) -> usize {
-        self.place(0, unit).rows
+    /// How many rows a task has.
+    pub(crate) fn rows(&self, task: u64) -> usize {
+        self.place(0, task).rows
     }
 
     /// How many rows a whole batch has.
@@ -205,17 +205,17 @@ impl Even {
         self.into_parts(1).place(epoch, batch)
     }
 
-    /// The batch that a unit belongs to, and which part of it the unit is.
-    pub(super) fn batch_and_part(&self, unit: u64) -> (u64, u64) {
+    /// The batch that a task belongs to, and which part of it the task is.
+    pub(super) fn batch_and_part(&self, task: u64) -> (u64, u64) {
         match self.parts_per_batch() {
-            1 => (unit, 0),
-            parts => (unit / parts, unit % parts),
+            1 => (task, 0),
+            parts => (task / parts, task % parts),
         }
     }
 
-    /// Where a unit lies.
-    pub(crate) fn place(&self, epoch: u64, unit: u64) -> Place {
-        let (batch, part) = self.batch_and_part(unit);
+    /// Where a task lies.
+    pub(crate) fn place(&self, epoch: u64, task: u64) -> Place {
+        let (batch, part) = self.batch_and_part(task);
         let batch_rows = match self.is_full(batch) {
             true => self.batch_size,
             false => self.dealt().1,
@@ -251,11 +251,11 @@ mod tests {
         prop::sample::select(vec![Sharding::Slices, strided(false), strided(true)])
     }
 
-    /// The keys of a lane's batches, from a list of all positions.
+    /// The keys of a shard's batches, from a list of all positions.
     fn listed(
         (base, samples): (u64, u64),
         batch_size: usize,
-        (lane, lanes): (usize, usize),
+        (shard, shards): (usize, usize),
         last: LastBatch,
         sharding: Sharding,
     ) -> Vec<Vec<u64>> {
@@ -264,34 +264,35 @@ mod tests {
             // `DistributedSampler`, and then a `BatchSampler`.
             Sharding::Strided { drop_last } => {
                 match drop_last {
-                    true => all.truncate(all.len() / lanes * lanes),
+                    true => all.truncate(all.len() / shards * shards),
                     false => {
-                        all.extend((samples..).take(all.len().next_multiple_of(lanes) - all.len()))
+                        all.extend((samples..).take(all.len().next_multiple_of(shards) - all.len()))
                     }
                 }
-                let own: Vec<u64> = all.iter().copied().skip(lane).step_by(lanes).collect();
+                let own: Vec<u64> = all.iter().copied().skip(shard).step_by(shards).collect();
                 own.chunks(batch_size).map(<[u64]>::to_vec).collect()
             }
             Sharding::Slices => all
-                .chunks(batch_size * lanes)
+                .chunks(batch_size * shards)
                 .map(|global| {
-                    let each = match global.len() == batch_size * lanes || last == LastBatch::Fill {
-                        true => vec![batch_size; lanes],
-                        false => (0..lanes)
-                            .map(|lane| (global.len() + lanes - 1 - lane) / lanes)
+                    let each = match global.len() == batch_size * shards || last == LastBatch::Fill
+                    {
+                        true => vec![batch_size; shards],
+                        false => (0..shards)
+                            .map(|shard| (global.len() + shards - 1 - shard) / shards)
                             .collect(),
                     };
-                    let start: usize = each[..lane].iter().sum();
+                    let start: usize = each[..shard].iter().sum();
                     let first = global.first().unwrap() + start as u64;
-                    match each[lane] {
-                        0 => vec![global[0] + lane as u64],
+                    match each[shard] {
+                        0 => vec![global[0] + shard as u64],
                         rows => (first..).take(rows).collect(),
                     }
                 })
                 .collect(),
         };
         let is_whole = |batch: &Vec<u64>| batch.len() == batch_size;
-        let is_short = !all.len().is_multiple_of(batch_size * lanes);
+        let is_short = !all.len().is_multiple_of(batch_size * shards);
         let count = batches.len() - usize::from(is_short && !batches.is_empty());
         match last {
             LastBatch::Drop if sharding == Sharding::Slices => batches[..count].to_vec(),
@@ -303,7 +304,7 @@ mod tests {
                     let step = if sharding == Sharding::Slices {
                         1
                     } else {
-                        lanes
+                        shards
                     };
                     (batch[0]..).step_by(step).take(batch_size).collect()
                 })
@@ -312,21 +313,21 @@ mod tests {
     }
 
     proptest! {
-        /// Whatever the last batch, the lanes, the parts and the place to begin: a lane's rows are those of a list that is dealt out.
+        /// Whatever the last batch, the shards, the parts and the place to begin: a shard's rows are those of a list that is dealt out.
         #[test]
         fn batches_are_as_if_dealt_from_a_list(
-            samples in 1..800u64, batch_size in 1..60usize, lanes in 1..9u64, lane in 0..9u64, base in 0..800u64, parts in 0..9usize,
+            samples in 1..800u64, batch_size in 1..60usize, shards in 1..9u64, shard in 0..9u64, base in 0..800u64, parts in 0..9usize,
             last in last_batch(), sharding in sharding()
         ) {
-            let (lane, base) = (lane % lanes, base % (samples + 1));
-            let whole = Even::whole(samples, batch_size, last).of_lane(lane, lanes, sharding).from(base);
-            let cut = whole.into_parts(parts);
-            prop_assert_eq!(cut.batches(), whole.units());
+            let (shard, base) = (shard % shards, base % (samples + 1));
+            let whole = Even::whole(samples, batch_size, last).of_shard(shard, shards, sharding).from(base);
+            let partition = whole.into_parts(parts);
+            prop_assert_eq!(partition.batches(), whole.tasks());
             let mut batches: Vec<Vec<u64>> = Vec::new();
-            for unit in 0..cut.units() {
-                let place = cut.place(7, unit);
-                prop_assert!((1..=cut.part_rows()).contains(&place.rows));
-                prop_assert_eq!(place.rows, cut.rows(unit));
+            for task in 0..partition.tasks() {
+                let place = partition.place(7, task);
+                prop_assert!((1..=partition.part_rows()).contains(&place.rows));
+                prop_assert_eq!(place.rows, partition.rows(task));
                 if place.first_row == 0 {
                     batches.push(Vec::new());
                 }
@@ -347,35 +348,35 @@ mod tests {
                 }
             }
             let batch_size = whole.full_rows();
-            let listed = listed((base, samples), batch_size, (lane as usize, lanes as usize), last, sharding);
+            let listed = listed((base, samples), batch_size, (shard as usize, shards as usize), last, sharding);
             // Of a resumed epoch as of a whole one.
             let of_whole = whole.from(0);
             let most_rows = (0..of_whole.batches()).map(|batch| of_whole.batch_place(0, batch).rows).max();
-            prop_assert_eq!(cut.most_rows(), most_rows.unwrap_or(0));
-            prop_assert!(batches.iter().all(|batch| batch.len() <= cut.most_rows()));
+            prop_assert_eq!(partition.most_rows(), most_rows.unwrap_or(0));
+            prop_assert!(batches.iter().all(|batch| batch.len() <= partition.most_rows()));
             prop_assert_eq!(batches, listed);
-            prop_assert!(cut.parts_per_batch() as usize <= parts.max(1));
-            prop_assert_eq!(cut, whole.into_parts(cut.parts_per_batch() as usize));
+            prop_assert!(partition.parts_per_batch() as usize <= parts.max(1));
+            prop_assert_eq!(partition, whole.into_parts(partition.parts_per_batch() as usize));
         }
 
-        /// All lanes together have each sample once, and in each global batch in order; and so they do if a run of some lanes stops
+        /// All shards together have each sample once, and in each global batch in order; and so they do if a run of some shards stops
         /// anywhere, and others resume it.
         #[test]
-        fn lanes_and_resumed_runs_make_up_the_epoch(
+        fn shards_and_resumed_runs_make_up_the_epoch(
             samples in 1..800u64, runs in prop::collection::vec((1..40usize, 1..9u64, 0..12u64), 1..5), fills: bool, strided: bool
         ) {
             let last = if fills { LastBatch::Fill } else { LastBatch::Partial };
             let sharding = if strided { Sharding::Strided { drop_last: false } } else { Sharding::Slices };
             let (mut base, mut seen) = (0, Vec::new());
-            for (run, &(batch_size, lanes, most)) in runs.iter().enumerate() {
-                let cuts: Vec<Even> = (0..lanes)
-                    .map(|lane| Even::whole(samples, batch_size, last).of_lane(lane, lanes, sharding).from(base))
+            for (run, &(batch_size, shards, most)) in runs.iter().enumerate() {
+                let cuts: Vec<Even> = (0..shards)
+                    .map(|shard| Even::whole(samples, batch_size, last).of_shard(shard, shards, sharding).from(base))
                     .collect();
                 let batches = cuts[0].batches();
-                prop_assert!(cuts.iter().all(|cut| cut.batches() == batches));
+                prop_assert!(cuts.iter().all(|partition| partition.batches() == batches));
                 let done = if run + 1 == runs.len() { batches } else { most.min(batches) };
                 for batch in 0..done {
-                    let places = cuts.iter().map(|cut| cut.place(0, batch));
+                    let places = cuts.iter().map(|partition| partition.place(0, batch));
                     let mut real: Vec<u64> = places
                         .flat_map(|place| (0..place.real_rows()).map(move |row| place.position(row)))
                         .collect();
@@ -396,8 +397,10 @@ mod tests {
     #[test]
     fn the_last_batch_has_what_is_left() {
         let rows = |samples, size, last| -> Vec<usize> {
-            let cut = Even::whole(samples, size, last);
-            (0..cut.units()).map(|unit| cut.rows(unit)).collect()
+            let partition = Even::whole(samples, size, last);
+            (0..partition.tasks())
+                .map(|task| partition.rows(task))
+                .collect()
         };
         use LastBatch::*;
         assert_eq!(rows(7, 3, Partial), [3, 3, 1]);
@@ -409,9 +412,9 @@ mod tests {
         assert_eq!(rows(2, usize::MAX, Partial), [2]);
         assert_eq!(rows(2, usize::MAX, Drop), [] as [usize; 0]);
         assert_eq!(rows(2, usize::MAX, Fill), [usize::MAX]);
-        assert_eq!(Even::whole(u64::MAX, 1, Partial).units(), u64::MAX);
+        assert_eq!(Even::whole(u64::MAX, 1, Partial).tasks(), u64::MAX);
         // Numbers that would overflow lead nowhere.
-        let giant = Even::whole(u64::MAX, usize::MAX, Fill).of_lane(6, 7, Sharding::Slices);
-        assert_eq!((giant.units(), giant.place(0, 0).real_rows()), (1, 0));
+        let giant = Even::whole(u64::MAX, usize::MAX, Fill).of_shard(6, 7, Sharding::Slices);
+        assert_eq!((giant.tasks(), giant.place(0, 0).real_rows()), (1, 0));
     }
 }

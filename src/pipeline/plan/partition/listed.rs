@@ -28,7 +28,7 @@ enum Refused {
 }
 
 impl Lists {
-    /// Asks the batch sampler, which is the program's: not under the board's lock.
+    /// Asks the batch sampler, which is the program's: not under the shared lock.
     pub(crate) fn of(sampler: &dyn BatchSampler, epoch: u64, on_empty: OnEmpty) -> Lists {
         match catch_unwind(AssertUnwindSafe(|| sampler.batches(epoch))) {
             Ok(batches) => Lists::new(batches, on_empty, None),
@@ -104,44 +104,44 @@ impl Lists {
     }
 }
 
-/// The lists of one epoch that one lane gets: of so many lanes, lane `l` gets list `l`, `l + lanes`, and so on, from a first one on. A
+/// The lists of one epoch that one shard gets: of so many shards, shard `l` gets list `l`, `l + shards`, and so on, from a first one on. A
 /// position is counted through all lists.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Listed {
     lists: Arc<Lists>,
-    /// How many lists come before those of the first batch of each lane.
+    /// How many lists come before those of the first batch of each shard.
     first: usize,
-    lane: usize,
-    lanes: usize,
-    /// How many batches each lane has.
+    shard: usize,
+    shards: usize,
+    /// How many batches each shard has.
     count: usize,
     mean_rows: usize,
 }
 
 impl Listed {
-    /// From a position on, where a list begins. `drops_last`: if there are not as many lists as lanes in the end, they are left out.
+    /// From a position on, where a list begins. `drops_last`: if there are not as many lists as shards in the end, they are left out.
     pub(crate) fn new(
         lists: Arc<Lists>,
         position: u64,
-        (lane, lanes): (u64, u64),
+        (shard, shards): (u64, u64),
         drops_last: bool,
     ) -> Listed {
-        let [lane, lanes] =
-            [lane, lanes].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
+        let [shard, shards] =
+            [shard, shards].map(|number| usize::try_from(number).unwrap_or(usize::MAX));
         let (len, samples) = (lists.batches.len(), lists.batches.samples());
         let first = lists.batches.ending_by(position);
         let left = len - first;
         let count = match drops_last {
-            // (What was refused is an error on all lanes.)
-            true if lists.refused.is_none() => left / lanes,
-            _ => left.div_ceil(lanes),
+            // (What was refused is an error on all shards.)
+            true if lists.refused.is_none() => left / shards,
+            _ => left.div_ceil(shards),
         };
         let mean_rows = samples.div_ceil(len.max(1) as u64).max(1);
         Listed {
             lists,
             first,
-            lane,
-            lanes,
+            shard,
+            shards,
             count,
             mean_rows: usize::try_from(mean_rows).unwrap_or(usize::MAX),
         }
@@ -155,7 +155,7 @@ impl Listed {
         self.mean_rows
     }
 
-    /// How many rows the largest batch has, of all lanes.
+    /// How many rows the largest batch has, of all shards.
     pub(crate) fn most_rows(&self) -> usize {
         self.lists.most_rows
     }
@@ -199,12 +199,12 @@ impl Listed {
         indices.copy_from_slice(&from[..indices.len()]);
     }
 
-    /// The number of the lane's list. There may be none in the last batch.
+    /// The number of the shard's list. There may be none in the last batch.
     fn number(&self, batch: usize) -> usize {
         batch
-            .saturating_mul(self.lanes)
+            .saturating_mul(self.shards)
             .saturating_add(self.first)
-            .saturating_add(self.lane)
+            .saturating_add(self.shard)
     }
 
     pub(super) fn place(&self, epoch: u64, batch: u64) -> Place {
@@ -214,7 +214,7 @@ impl Listed {
             // One filler row, with a position of its own.
             None => {
                 let rows = usize::from(self.lists.on_empty != OnEmpty::Keep);
-                (samples.saturating_add(self.lane as u64), rows)
+                (samples.saturating_add(self.shard as u64), rows)
             }
         };
         Place {
@@ -230,7 +230,7 @@ impl Listed {
     }
 
     pub(super) fn position_after(&self, batches: u64) -> u64 {
-        let lists = (batches as usize).saturating_mul(self.lanes);
+        let lists = (batches as usize).saturating_mul(self.shards);
         let lists = self.first.saturating_add(lists);
         self.lists
             .batches
@@ -260,31 +260,31 @@ mod tests {
         (Arc::new(Lists::of(&lists, 0, OnEmpty::Fail)), lists)
     }
 
-    /// Which list each of a lane's batches is; `None`: it has a filler row.
+    /// Which list each of a shard's batches is; `None`: it has a filler row.
     fn dealt(
         (first, lists): (usize, usize),
-        (lane, lanes): (usize, usize),
+        (shard, shards): (usize, usize),
         last: LastBatch,
     ) -> Vec<Option<usize>> {
         let numbers: Vec<usize> = (first..lists).collect();
-        let steps = numbers.chunks(lanes);
-        let steps = steps.filter(|step| last != LastBatch::Drop || step.len() == lanes);
-        steps.map(|step| step.get(lane).copied()).collect()
+        let steps = numbers.chunks(shards);
+        let steps = steps.filter(|step| last != LastBatch::Drop || step.len() == shards);
+        steps.map(|step| step.get(shard).copied()).collect()
     }
 
     proptest! {
-        /// A lane's batches are every so many-th list, from any of them on.
+        /// A shard's batches are every so many-th list, from any of them on.
         #[test]
         fn lists_are_dealt_out_whole(
-            sizes in prop::collection::vec(1usize..9, 0..40), lane in 0..6usize, lanes in 1..6usize, first in 0..40usize, drops: bool
+            sizes in prop::collection::vec(1usize..9, 0..40), shard in 0..6usize, shards in 1..6usize, first in 0..40usize, drops: bool
         ) {
-            let (lane, first) = (lane % lanes, first.min(sizes.len()));
+            let (shard, first) = (shard % shards, first.min(sizes.len()));
             let (lists, all) = lists_of(&sizes);
             let position = all[..first].concat().len() as u64;
             prop_assert_eq!(lists.begins_at(position), first < all.len());
             let last = if drops { LastBatch::Drop } else { LastBatch::Fill };
-            let listed = Listed::new(Arc::clone(&lists), position, (lane as u64, lanes as u64), drops);
-            let expected = dealt((first, all.len()), (lane, lanes), last);
+            let listed = Listed::new(Arc::clone(&lists), position, (shard as u64, shards as u64), drops);
+            let expected = dealt((first, all.len()), (shard, shards), last);
             prop_assert_eq!(listed.batches(), expected.len() as u64);
             let samples = all.concat().len() as u64;
             for (batch, number) in expected.iter().enumerate() {
@@ -300,18 +300,18 @@ mod tests {
                     }
                     None => {
                         prop_assert_eq!((place.rows, place.real_rows()), (1, 0));
-                        prop_assert_eq!(place.start, samples + lane as u64);
+                        prop_assert_eq!(place.start, samples + shard as u64);
                         prop_assert!(place.position(0) < samples);
                     }
                 }
-                let before = (first + batch * lanes).min(all.len());
+                let before = (first + batch * shards).min(all.len());
                 prop_assert_eq!(listed.position_after(batch as u64), all[..before].concat().len() as u64);
             }
         }
     }
 
     #[test]
-    fn lists_that_cannot_be_loaded_are_one_batch_on_every_lane() {
+    fn lists_that_cannot_be_loaded_are_one_batch_on_every_shard() {
         struct Panics;
         impl BatchSampler for Panics {
             fn batches(&self, epoch: u64) -> Batches {
@@ -332,8 +332,8 @@ mod tests {
                 "{error}"
             );
             let lists = Arc::new(lists);
-            for lane in 0..3 {
-                let listed = Listed::new(Arc::clone(&lists), 0, (lane, 3), true);
+            for shard in 0..3 {
+                let listed = Listed::new(Arc::clone(&lists), 0, (shard, 3), true);
                 assert_eq!(listed.batches(), 1);
                 assert!(listed.check(3).is_err());
             }

@@ -90,8 +90,8 @@ fn the_programs_time_is_that_of_batches_that_it_had() {
     assert_eq!([few.pop(), many.pop()], [Some(((0, 1 << 20), 37)); 2]);
 }
 
-/// A step in which the program does something else, too, does not make it look slow: with the share that would do for that, it would wait at all
-/// others.
+/// A step in which the program does something else, too, does not make it look slow: with the share that would do for that, it would wait
+/// at all others.
 #[test]
 fn a_long_step_among_others_changes_nothing() {
     let shares = [0, 3].map(|long| {
@@ -163,7 +163,7 @@ fn run(share: &DecoderShare, batches: u64, epochs: u64, ready_at: u64) -> Vec<Ve
         for batch in 0..batches {
             while (of_epoch.len() as u64) < batches.min(batch + 4) {
                 let opened = place(epoch, of_epoch.len() as u64);
-                of_epoch.push(share.of_unit(7, &opened).share);
+                of_epoch.push(share.of_task(7, &opened).share);
             }
             total.add(counted(1, of_epoch[batch as usize], [1_450, 50]));
             let mut found = share.0.lock();
@@ -206,9 +206,9 @@ fn it_is_measured_and_stays() {
     assert_eq!(share.from(0, since * 256), Some(45));
     assert_eq!(share.from(1, 0), Some(45));
     // What was opened before it was known has what it had, whoever makes it when.
-    assert_eq!(share.of_unit(7, &place(0, 0)).share, 0);
+    assert_eq!(share.of_task(7, &place(0, 0)).share, 0);
     assert_eq!(
-        share.of_unit(7, &place(0, since - 1)).share,
+        share.of_task(7, &place(0, since - 1)).share,
         FIRST_DECODER_SHARE
     );
 }
@@ -229,9 +229,9 @@ fn an_epoch_may_come_again() {
     share.begins(&place(0, 0));
     assert_eq!(share.from(0, 0), Some(45));
     // Epochs in turn change nothing.
-    let before = share.of_unit(7, &place(3, 0)).share;
+    let before = share.of_task(7, &place(3, 0)).share;
     share.begins(&place(4, 0));
-    assert_eq!((share.of_unit(7, &place(4, 0)).share, before), (45, 45));
+    assert_eq!((share.of_task(7, &place(4, 0)).share, before), (45, 45));
 }
 
 /// Three consumers, each at another epoch: all have the program's share, in whatever order they began.
@@ -240,10 +240,10 @@ fn epochs_may_be_under_way_together() {
     let share = DecoderShare::new(Some(9));
     for epoch in [2, 5, 3] {
         share.begins(&place(epoch, 0));
-        assert_eq!(share.of_unit(7, &place(epoch, 0)).share, 9);
+        assert_eq!(share.of_task(7, &place(epoch, 0)).share, 9);
     }
     for epoch in [2, 5, 3] {
-        assert_eq!(share.of_unit(7, &place(epoch, 1)).share, 9, "{epoch}");
+        assert_eq!(share.of_task(7, &place(epoch, 1)).share, 9, "{epoch}");
         assert_eq!(share.from(epoch, 0), Some(9));
     }
 }

@@ -4,7 +4,7 @@ use super::{Kind, Ring, RingState};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, planted};
 
 /// An epoch's share of a ring: how many slabs it may have out at the same time. Epochs that follow each other share one.
-pub(crate) struct Account {
+pub(crate) struct SlabQuota {
     ring: Arc<Ring>,
     /// What its slabs are for.
     kind: Kind,
@@ -26,11 +26,16 @@ pub(crate) struct Account {
 /// The most that an account may have, so that the sum of all limits cannot overflow.
 const LARGEST_SHARE: usize = usize::MAX >> 16;
 
-impl Account {
+impl SlabQuota {
     /// Opens an account for slabs of this kind: for so many, and [`within`](Account::keep_within) so many. While it is open, the ring may
     /// have that many more blocks.
-    pub(crate) fn open(ring: &Arc<Ring>, kind: Kind, slabs: usize, within: usize) -> Arc<Account> {
-        let account = Arc::new(Account {
+    pub(crate) fn open(
+        ring: &Arc<Ring>,
+        kind: Kind,
+        slabs: usize,
+        within: usize,
+    ) -> Arc<SlabQuota> {
+        let quota = Arc::new(SlabQuota {
             ring: Arc::clone(ring),
             kind,
             epochs: AtomicUsize::new(1),
@@ -41,18 +46,18 @@ impl Account {
             out: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
-        account.set(&mut ring.state.lock());
-        account
+        quota.set(&mut ring.state.lock());
+        quota
     }
 
     /// The same account for one more epoch.
-    pub(crate) fn share(self: &Arc<Account>) -> Arc<Account> {
+    pub(crate) fn share(self: &Arc<SlabQuota>) -> Arc<SlabQuota> {
         self.epochs.fetch_add(1, Ordering::Relaxed);
         Arc::clone(self)
     }
 
-    /// Sets how many slabs its epochs have use for, and how many it may have out if slabs are as large as they are now. A closed account stays
-    /// closed, for the caller may be later than the epoch's end.
+    /// Sets how many slabs its epochs have use for, and how many it may have out if slabs are as large as they are now. A closed account
+    /// stays closed, for the caller may be later than the epoch's end.
     pub(crate) fn set_slabs(&self, slabs: usize, within: usize) {
         let mut state = self.ring.state.lock();
         self.slabs.store(slabs, Ordering::Relaxed);
@@ -61,7 +66,7 @@ impl Account {
     }
 
     /// Slabs turned out to be larger: only so many of this account's are to be out (each other one finds out by itself). What units were
-    /// told they would find is still theirs: see [`set_aside_last`](Account::set_aside_last).
+    /// told they would find is still theirs: see [`reserve_last`](Account::set_aside_last).
     pub(crate) fn keep_within(&self, within: usize) {
         let mut state = self.ring.state.lock();
         self.within.store(within, Ordering::Relaxed);
@@ -95,7 +100,7 @@ impl Account {
 
     /// How many it may have out, if only so many of what is set are to be. Without the ring's lock, it is a hint: it reads three numbers,
     /// of which another thread may be setting the second. Whoever acts on it looks once more when the slab is counted
-    /// ([`set_aside_last`](Account::set_aside_last)).
+    /// ([`reserve_last`](Account::set_aside_last)).
     fn most(&self, within: usize) -> usize {
         if self.closed.load(Ordering::Relaxed) {
             return 0;
@@ -130,7 +135,7 @@ impl Account {
     }
 
     /// Identifies the account while it lives.
-    pub(crate) fn name(self: &Arc<Account>) -> usize {
+    pub(crate) fn name(self: &Arc<SlabQuota>) -> usize {
         Arc::as_ptr(self) as usize
     }
 
@@ -151,7 +156,11 @@ impl Account {
 
     /// Counts a slab that is about to be taken, if `reserve` more would still fit. `more`: as if so many were
     /// [added](Account::add_slabs), which the caller does before it takes the slab.
-    pub(crate) fn set_aside(self: &Arc<Account>, reserve: usize, more: usize) -> Option<SetAside> {
+    pub(crate) fn reserve(
+        self: &Arc<SlabQuota>,
+        reserve: usize,
+        more: usize,
+    ) -> Option<Reservation> {
         let more = more.saturating_sub(self.added.load(Ordering::SeqCst));
         let limit = self.limit.load(Ordering::SeqCst).saturating_add(more);
         let reserve = match planted("nothing is reserved in the account") {
@@ -165,17 +174,17 @@ impl Account {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
                 (out + reserve < limit || planted("no limit")).then_some(out + 1)
             });
-        charged.is_ok().then(|| SetAside(Some(Arc::clone(self))))
+        charged.is_ok().then(|| Reservation(Some(Arc::clone(self))))
     }
 
     /// The same, for the unit on which the consumer is blocked. It gets what was left for it before slabs became so large that
     /// [fewer](Account::keep_within) are to be out.
-    pub(crate) fn set_aside_last(self: &Arc<Account>) -> Option<SetAside> {
+    pub(crate) fn reserve_last(self: &Arc<SlabQuota>) -> Option<Reservation> {
         let limit = self.most(usize::MAX);
         let more = |out| (out < limit || planted("no limit")).then_some(out + 1);
         let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
         let charged = self.out.fetch_update(set, fetch, more);
-        charged.is_ok().then(|| SetAside(Some(Arc::clone(self))))
+        charged.is_ok().then(|| Reservation(Some(Arc::clone(self))))
     }
 
     pub(in crate::device) fn release(&self) {
@@ -184,34 +193,34 @@ impl Account {
 }
 
 /// A slab of an account that is counted, and not taken yet.
-pub(crate) struct SetAside(Option<Arc<Account>>);
+pub(crate) struct Reservation(Option<Arc<SlabQuota>>);
 
-impl SetAside {
+impl Reservation {
     pub(super) fn kind(&self) -> Kind {
-        self.0.as_ref().map_or(Kind::Whole, |account| account.kind)
+        self.0.as_ref().map_or(Kind::Whole, |quota| quota.kind)
     }
 
     /// The slab was taken, and counts itself.
-    pub(super) fn taken(mut self) -> Option<Arc<Account>> {
+    pub(super) fn taken(mut self) -> Option<Arc<SlabQuota>> {
         self.0.take()
     }
 }
 
-impl Drop for SetAside {
+impl Drop for Reservation {
     fn drop(&mut self) {
-        if let Some(account) = &self.0 {
-            account.release();
+        if let Some(quota) = &self.0 {
+            quota.release();
         }
     }
 }
 
-impl std::fmt::Debug for SetAside {
+impl std::fmt::Debug for Reservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("SetAside").finish_non_exhaustive()
     }
 }
 
-impl Drop for Account {
+impl Drop for SlabQuota {
     /// The account of an epoch that was forgotten closes when its last slab comes home.
     fn drop(&mut self) {
         self.shut();
@@ -227,9 +236,9 @@ mod tests {
     #[test]
     fn a_closed_account_stays_closed() {
         let ring = Ring::pageable(0);
-        let account = Account::open(&ring, Kind::Whole, 2, usize::MAX);
-        account.close();
-        account.set_slabs(100, usize::MAX);
+        let quota = SlabQuota::open(&ring, Kind::Whole, 2, usize::MAX);
+        quota.close();
+        quota.set_slabs(100, usize::MAX);
         assert_eq!(ring.state.lock().shelves[0].shares, 0);
     }
 
@@ -238,7 +247,7 @@ mod tests {
     fn a_shared_account_is_closed_by_the_last() {
         let ring = Ring::pageable(0);
         let shares = || ring.state.lock().shelves[0].shares;
-        let first = Account::open(&ring, Kind::Whole, 5, usize::MAX);
+        let first = SlabQuota::open(&ring, Kind::Whole, 5, usize::MAX);
         let second = first.share();
         assert_eq!(shares(), 5);
         first.close();
@@ -253,10 +262,10 @@ mod tests {
         const BYTES: usize = 1 << 12;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), 2 * BYTES);
-        let account = Account::open(&ring, Kind::Whole, 10, usize::MAX);
+        let quota = SlabQuota::open(&ring, Kind::Whole, 10, usize::MAX);
         let take = |reserve| {
-            let set_aside = account.set_aside(reserve, 0)?;
-            ring.take_for(set_aside, BYTES, BYTES, reserve, true)
+            let reservation = quota.reserve(reserve, 0)?;
+            ring.take_for(reservation, BYTES, BYTES, reserve, true)
         };
         assert!(take(2).is_none());
         let early = take(1);

@@ -6,7 +6,7 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Weak, planted};
 
 /// Bytes of slabs that are filled, full, or on their way to a device; and how many there may be. What the program was given does not count.
 #[derive(Debug)]
-pub(crate) struct InFlight {
+pub(crate) struct ByteBudget {
     limit: usize,
     /// Whoever finds no room here waits for news of a slab, or for the consumer, under whose locks the number is seen.
     bytes: AtomicUsize,
@@ -18,14 +18,14 @@ pub(crate) struct InFlight {
 
 /// The bytes of one slab, counted until it is released or dropped.
 #[derive(Debug)]
-pub(crate) struct Charge {
-    of: Arc<InFlight>,
+pub(crate) struct BytePermit {
+    of: Arc<ByteBudget>,
     bytes: AtomicUsize,
 }
 
-impl InFlight {
-    pub(crate) fn new(limit: usize, rings: Vec<Weak<Ring>>) -> Arc<InFlight> {
-        Arc::new(InFlight {
+impl ByteBudget {
+    pub(crate) fn new(limit: usize, rings: Vec<Weak<Ring>>) -> Arc<ByteBudget> {
+        Arc::new(ByteBudget {
             limit,
             bytes: AtomicUsize::new(0),
             rings,
@@ -62,12 +62,12 @@ impl InFlight {
     }
 
     /// Counts a slab of an epoch; `None` if there is no room for it beside `reserved` bytes, which earlier batches will need.
-    pub(crate) fn try_charge(
-        self: &Arc<InFlight>,
+    pub(crate) fn try_permit(
+        self: &Arc<ByteBudget>,
         bytes: usize,
         reserved: usize,
         meter: &Meter,
-    ) -> Option<Arc<Charge>> {
+    ) -> Option<Arc<BytePermit>> {
         let fits = |now: usize| {
             let all = now.saturating_add(bytes);
             let fits = all.saturating_add(reserved) <= self.limit;
@@ -80,23 +80,28 @@ impl InFlight {
     }
 
     /// Counts a slab that cannot wait.
-    pub(crate) fn charge(self: &Arc<InFlight>, bytes: usize, meter: &Meter) -> Arc<Charge> {
+    pub(crate) fn permit(self: &Arc<ByteBudget>, bytes: usize, meter: &Meter) -> Arc<BytePermit> {
         let before = self.bytes.fetch_add(bytes, Ordering::SeqCst);
         self.charged(before, bytes, meter)
     }
 
-    fn charged(self: &Arc<InFlight>, before: usize, bytes: usize, meter: &Meter) -> Arc<Charge> {
+    fn charged(
+        self: &Arc<ByteBudget>,
+        before: usize,
+        bytes: usize,
+        meter: &Meter,
+    ) -> Arc<BytePermit> {
         meter
             .most_bytes_in_flight
             .see(before.saturating_add(bytes) as u64);
-        Arc::new(Charge {
+        Arc::new(BytePermit {
             of: Arc::clone(self),
             bytes: AtomicUsize::new(bytes),
         })
     }
 }
 
-impl Charge {
+impl BytePermit {
     /// It does not count any more.
     pub(crate) fn release(&self) {
         if self.take_off() > 0 {
@@ -119,7 +124,7 @@ impl Charge {
     }
 }
 
-impl Drop for Charge {
+impl Drop for BytePermit {
     fn drop(&mut self) {
         self.release();
     }
@@ -132,56 +137,56 @@ mod tests {
 
     #[test]
     fn what_is_charged_is_released_once() {
-        let (all, meter) = (InFlight::new(100, Vec::new()), Meter::default());
-        let try_charge = |bytes| all.try_charge(bytes, 0, &meter);
+        let (all, meter) = (ByteBudget::new(100, Vec::new()), Meter::default());
+        let try_permit = |bytes| all.try_permit(bytes, 0, &meter);
         // Nor does it take what an earlier one will need.
-        assert!(all.try_charge(300, 1, &meter).is_none());
-        assert!(all.try_charge(60, 41, &meter).is_none());
+        assert!(all.try_permit(300, 1, &meter).is_none());
+        assert!(all.try_permit(60, 41, &meter).is_none());
         // The first may be larger than all may be together.
-        let large = try_charge(300).unwrap();
-        assert!(try_charge(1).is_none());
+        let large = try_permit(300).unwrap();
+        assert!(try_permit(1).is_none());
         large.release();
         drop(large);
         assert_eq!(
             (all.free(), meter.most_bytes_in_flight.get()),
             (usize::MAX, 300)
         );
-        let one = try_charge(60).unwrap();
+        let one = try_permit(60).unwrap();
         assert_eq!(all.free(), 40);
-        assert!(try_charge(41).is_none());
-        let other = try_charge(40).unwrap();
-        let forced = all.charge(250, &meter);
+        assert!(try_permit(41).is_none());
+        let other = try_permit(40).unwrap();
+        let forced = all.permit(250, &meter);
         assert_eq!((all.free(), meter.most_bytes_in_flight.get()), (0, 350));
         drop((one, other, forced));
         assert_eq!(all.free(), usize::MAX);
     }
 
-    /// Of what was in use, all devices are told. Of what was not, others are that looked for room meanwhile; who gives it back is not, or it
-    /// would look again, and give it back again.
+    /// Of what was in use, all devices are told. Of what was not, others are that looked for room meanwhile; who gives it back is not, or
+    /// it would look again, and give it back again.
     #[test]
     fn devices_are_told_of_room() {
         let [own, other] = [Ring::pageable(0), Ring::pageable(0)];
         let rings = [&own, &other];
-        let all = InFlight::new(100, rings.map(Arc::downgrade).to_vec());
+        let all = ByteBudget::new(100, rings.map(Arc::downgrade).to_vec());
         let _interest = rings.map(|ring| ring.news().interest());
         let meter = Meter::default();
-        let told = |end: &dyn Fn(&Charge)| {
+        let told = |end: &dyn Fn(&BytePermit)| {
             let before = rings.map(|ring| ring.news().ticket());
-            let charge = all.try_charge(60, 0, &meter).unwrap();
-            end(&charge);
-            drop(charge);
+            let permit = all.try_permit(60, 0, &meter).unwrap();
+            end(&permit);
+            drop(permit);
             assert_eq!(all.free(), usize::MAX);
             let after = rings.map(|ring| ring.news().ticket());
             [before[0] != after[0], before[1] != after[1]]
         };
-        assert_eq!(told(&Charge::release), [true, true]);
-        assert_eq!(told(&|charge| charge.give_back(&own)), [false, false]);
-        let misses = |charge: &Charge| {
-            assert!(all.try_charge(60, 0, &meter).is_none());
+        assert_eq!(told(&BytePermit::release), [true, true]);
+        assert_eq!(told(&|permit| permit.give_back(&own)), [false, false]);
+        let misses = |permit: &BytePermit| {
+            assert!(all.try_permit(60, 0, &meter).is_none());
             all.miss();
-            charge.give_back(&own);
+            permit.give_back(&own);
         };
         assert_eq!(told(&misses), [false, true]);
-        assert_eq!(told(&|charge| charge.give_back(&own)), [false, false]);
+        assert_eq!(told(&|permit| permit.give_back(&own)), [false, false]);
     }
 }
