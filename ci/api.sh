@@ -4,7 +4,7 @@
 #
 #     ci/api.sh --write       makes the list anew
 #
-# The features candle and turbojpeg are left out, for the time that they take to build. turbojpeg adds no item.
+# The feature turbojpeg is left out, which adds no item, and candle-cuda, which takes CUDA's compiler to build.
 . "$(dirname "$0")/lib.sh"
 
 install_nightly || skip_all "the toolchain $nightly could not be installed"
@@ -12,7 +12,7 @@ tool cargo-public-api 0.52.0 || skip_all "cargo-public-api could not be installe
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
 step "cargo public-api"
-cargo "+$nightly" public-api --package pinfeed --features nvtx,rand_core,serde,testing,tokio,tracing --omit blanket-impls |
+cargo "+$nightly" public-api --package pinfeed --features candle,nvjpeg,nvtx,rand_core,serde,testing,tokio,tracing --omit blanket-impls |
     grep -vE '^impl.* !?core::(marker::(Freeze|StructuralPartialEq|Unpin|UnsafeUnpin)|panic::unwind_safe::(Ref)?UnwindSafe) for ' >"$list"
 if [[ ${1:-} == --write ]]; then
     cp "$list" docs/api.txt
