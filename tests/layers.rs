@@ -1,7 +1,7 @@
 //! The source's own order: who may import whom, where cudarc is named, and what shows an example.
 //!
 //! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
-//! layers are the table in docs/DESIGN.md, and so are the floors within a large module. `image` imports what a program can, which `public_image.rs` holds it to.
+//! layers are the table in docs/ARCHITECTURE.md, and so are the floors within a large module. `image` imports what a program can, which `public_image.rs` holds it to.
 
 #![cfg(not(miri))] // it reads files
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
@@ -97,7 +97,7 @@ fn every_module_has_its_layer() {
     modules.dedup();
     let (floors, named): (Vec<_>, Vec<_>) =
         layers().into_keys().partition(|name| name.contains('/'));
-    assert_eq!(modules, named, "src/ and the table in docs/DESIGN.md");
+    assert_eq!(modules, named, "src/ and the table in docs/ARCHITECTURE.md");
     let below: BTreeSet<String> = files.iter().filter_map(Source::below).collect();
     let divided = |name: &&String| {
         floors
@@ -108,7 +108,7 @@ fn every_module_has_its_layer() {
     assert_eq!(
         below,
         floors.iter().collect::<Vec<_>>(),
-        "the floors in docs/DESIGN.md"
+        "the floors in docs/ARCHITECTURE.md"
     );
 }
 
@@ -308,9 +308,9 @@ fn judge(layers: &Layers, module: &str, import: &str) -> Result<(), String> {
 type Layers = BTreeMap<String, usize>;
 
 fn layers() -> Layers {
-    let design = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/DESIGN.md");
-    let design = fs::read_to_string(design).unwrap();
-    let rows = design.lines().filter_map(|line| {
+    let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ARCHITECTURE.md");
+    let text = fs::read_to_string(pages).unwrap();
+    let rows = text.lines().filter_map(|line| {
         let mut cells = line.strip_prefix("| ")?.split(" | ");
         let layer: usize = cells.next()?.parse().ok()?;
         Some((layer, cells.next()?))

@@ -407,11 +407,11 @@ impl<B: Batch> Pipeline<B> {
         if !status.leave() {
             return drop_each([alone.made]);
         }
-        self.rebuilder(context, task, alone);
+        self.rebuilt(context, task, alone);
     }
 
     /// Hands over a task that was made again: not in the slab that it had, whose layout was made for other samples.
-    fn rebuilder(&self, context: &EpochContext, task: TaskId, alone: MadeAlone<B>) {
+    fn rebuilt(&self, context: &EpochContext, task: TaskId, alone: MadeAlone<B>) {
         let is_unpinned = self.with_data(context, task, |data| {
             data.changes = Some(Box::new(alone.changes));
             data.is_unpinned
