@@ -55,8 +55,6 @@ fn modules_import_lower_layers_only() {
 const UPWARDS: &[&str] = &[
     "pipeline/memory/pageable.rs -> threads",
     "pipeline/memory/pinned.rs -> threads",
-    "pipeline/shared/data.rs -> threads",
-    "pipeline/shared/lock.rs -> threads",
     "pipeline/transfer/send.rs -> threads",
 ];
 

@@ -22,12 +22,12 @@ pub(crate) use self::plan::lister::{Batching, EvenBatching, Lister};
 pub(crate) use self::plan::options::{DeviceShard, Options, Pinning};
 pub(crate) use self::plan::partition::{EpochOrder, Partition, Place, Start};
 pub use self::plan::partition::{LastBatch, OnEmpty, Sharding};
-pub(crate) use self::shared::data::{Delivered, Made};
+pub(crate) use self::shared::data::{Delivered, Made, Taken};
 pub use self::shared::sizing::{Crew, Workers};
-pub(crate) use self::threads::consumer::{Asking, Patience, Taken, Waiting};
+pub(crate) use self::threads::consumer::{Asking, Waiting};
 pub(crate) use self::threads::pipeline::Pipeline;
 pub(crate) use self::threads::start::Threads;
 #[cfg(feature = "nvjpeg")]
 pub(crate) use self::traits::Watched;
-pub(crate) use self::traits::{Beginning, Changes, EpochHandle, Learned, OwnItems};
+pub(crate) use self::traits::{Beginning, Changes, EpochHandle, Learned, OwnItems, Patience};
 pub(crate) use self::transfer::queue::DeviceQueue;

@@ -2,4 +2,3 @@
 
 pub(super) mod pageable;
 pub(super) mod pinned;
-pub(super) mod slab_size;

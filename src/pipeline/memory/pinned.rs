@@ -141,7 +141,7 @@ impl<B: Batch> Pipeline<B> {
         let bar = context.bar(Activity::Slab, want.task);
         let start = Instant::now();
         let device = &pinning.device.inner;
-        let size = &self.slab_sizes[quota.kind() as usize];
+        let size = &self.shared.slab_sizes.of(quota.kind());
         let largest = size.for_batch(want.bytes, |bytes| {
             self.has_room_for_slabs(pinning, quota, bytes)
         });
@@ -230,9 +230,9 @@ impl<B: Batch> Pipeline<B> {
 
     /// Notes how large a slab was wanted.
     pub(crate) fn saw_slab(&self, pinning: &Pinning, quota: &SlabQuota, bytes: usize) {
-        if self.slab_sizes[quota.kind() as usize].saw(bytes) {
+        if self.shared.slab_sizes.of(quota.kind()).saw(bytes) {
             if self.byte_budget.is_some() {
-                quota.keep_within(self.slabs_within(quota.kind()));
+                quota.keep_within(self.shared.slab_sizes.within(quota.kind()));
             }
             pinning.ring().news().notify(); // others will be as large
         }
@@ -318,7 +318,7 @@ impl<B: Batch> Pipeline<B> {
         }
         *early = None; // what the program gives back from now on stays given back
         [Kind::Whole, Kind::Part].into_iter().any(|kind| {
-            let bytes = self.slab_sizes[kind as usize].bytes();
+            let bytes = self.shared.slab_sizes.of(kind).bytes();
             bytes > 0 && ring.make_ahead(kind, bytes, None)
         })
     }

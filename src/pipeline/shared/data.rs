@@ -1,5 +1,8 @@
 //! Slots: what the shared state holds of an epoch and of an open task, and what becomes of a task that the consumer takes.
 
+use std::collections::VecDeque;
+
+use super::decoding::Decoding;
 use crate::device::{BytePermit, SlabQuota};
 use crate::error::Result;
 use crate::meter::Meter;
@@ -7,7 +10,6 @@ use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::lookahead::EndsPass;
 use crate::pipeline::plan::epoch_plan::Destination;
 use crate::pipeline::schedule::TaskId;
-use crate::pipeline::threads::decoded::Decoding;
 use crate::pipeline::traits::{Build, Changes, Failed, OwnItems, Pull, TransferQueue};
 use crate::sync::{Arc, Instant};
 use crate::tensor::Offload;
@@ -96,6 +98,9 @@ impl<B> Delivered<B> {
         !self.is_here()
     }
 }
+
+/// Tasks that the consumer took in advance.
+pub(crate) type Taken<B> = VecDeque<Delivered<B>>;
 
 /// Shares of the bytes in flight: none, unless these are limited. (Tasks are moved often, so it is small.)
 #[derive(Default)]

@@ -1,33 +1,77 @@
-//! The shared state's lock. A [`Locked`] holds it for a few instructions at a time, and never across the user's code, the ring or a device.
-//! What must happen without it goes into the guard's [`Deferred`], which is emptied when the lock is released.
+//! What all threads of a loader share, and its lock. A [`Locked`] holds that for a few instructions at a time, and never across the program's
+//! code, the ring or a device. What must happen without it is [`Deferred`] until the lock is released.
 
-use std::any::Any;
 use std::ops::{Deref, DerefMut};
 
-use super::data::{EpochData, TaskData};
+use super::deferred::Deferred;
 use super::session::Session;
-use super::state::{State, Wake};
-use crate::device::SlabQuota;
-use crate::error::drop_each;
+use super::slab_size::SlabSizes;
+use super::state::State;
+use crate::device::Ring;
 use crate::pipeline::epoch::EpochContext;
-use crate::pipeline::schedule::{Removed, TaskId};
-use crate::pipeline::threads::pipeline::Pipeline;
+use crate::pipeline::schedule::TaskId;
 use crate::pipeline::traits::MadeAlone;
-use crate::sync::{Arc, Condvar, Instant, MutexGuard, planted};
+use crate::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, OnceLock};
+
+/// What all threads of a loader share.
+pub(crate) struct Shared<B> {
+    state: Mutex<State<B>>,
+    /// Workers sleep here: those of each group, which are woken only if none of the groups before sleeps. There is a group for each device,
+    /// and one for the workers beyond.
+    pub(crate) workers: Vec<Condvar>,
+    /// Those that are off duty sleep here.
+    pub(crate) inactive: Condvar,
+    /// The ring of each device, if its batches are page-locked: its pin thread sleeps there.
+    rings: Vec<Option<Arc<Ring>>>,
+    pub(crate) slab_sizes: SlabSizes,
+    /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
+    /// whose batches are cut finds out for all that follow, so that no more slabs are made.
+    pub(crate) is_wide: OnceLock<bool>,
+}
+
+impl<B: 'static> Shared<B> {
+    /// `rings`: one for each device that sessions are loaded for.
+    pub(crate) fn new(
+        state: State<B>,
+        rings: Vec<Option<Arc<Ring>>>,
+        slab_sizes: SlabSizes,
+    ) -> Shared<B> {
+        let groups = rings.len() + 1;
+        Shared {
+            state: Mutex::new(state),
+            workers: (0..groups).map(|_| Condvar::new()).collect(),
+            inactive: Condvar::new(),
+            rings,
+            slab_sizes,
+            is_wide: OnceLock::new(),
+        }
+    }
+
+    pub(crate) fn lock(&self) -> Locked<'_, B> {
+        Locked::new(self)
+    }
+
+    /// Tells the device's pin thread to look again.
+    pub(crate) fn tell_pin_thread(&self, device: usize) {
+        if let Some(ring) = &self.rings[device] {
+            ring.news().notify();
+        }
+    }
+}
 
 /// Holds the shared lock.
 pub(crate) struct Locked<'a, B: 'static> {
-    pipeline: &'a Pipeline<B>,
+    shared: &'a Shared<B>,
     /// `None` only for an instant, while the lock is released.
     state: Option<MutexGuard<'a, State<B>>>,
     pub(crate) deferred: Deferred<B>,
 }
 
 impl<'a, B: 'static> Locked<'a, B> {
-    pub(crate) fn new(pipeline: &'a Pipeline<B>) -> Locked<'a, B> {
+    fn new(shared: &'a Shared<B>) -> Locked<'a, B> {
         Locked {
-            pipeline,
-            state: Some(pipeline.state.lock()),
+            shared,
+            state: Some(shared.state.lock()),
             deferred: Deferred::default(),
         }
     }
@@ -77,7 +121,7 @@ impl<'a, B: 'static> Locked<'a, B> {
             Some(state) if self.deferred.is_empty() => condvar.wait(state),
             _ => {
                 self.release();
-                self.state = Some(self.pipeline.state.lock());
+                self.state = Some(self.shared.state.lock());
             }
         }
     }
@@ -100,7 +144,7 @@ impl<'a, B: 'static> Locked<'a, B> {
         let state = self.state.as_mut().filter(|_| deferred.wake_workers);
         let worker = state.and_then(|state| state.worker_to_wake());
         drop(self.state.take());
-        deferred.empty(self.pipeline, worker);
+        deferred.perform(self.shared, worker);
     }
 }
 
@@ -126,130 +170,5 @@ impl<B: 'static> Drop for Locked<'_, B> {
         if self.state.is_some() {
             self.release();
         }
-    }
-}
-
-/// What must happen when the shared lock is released.
-pub(crate) struct Deferred<B> {
-    /// There may be something to do for a sleeping worker.
-    pub(crate) wake_workers: bool,
-    /// The device whose pin thread is told to look again.
-    told: Option<usize>,
-    /// Whether loading turned out to be far from copying.
-    pub(crate) found_wide: Option<bool>,
-    /// Usually `None`.
-    leftovers: Option<Box<Leftovers<B>>>,
-}
-
-/// What must not be done while the lock is held.
-struct Leftovers<B> {
-    removed: Removed<EpochData<B>, TaskData<B>>,
-    /// Much of this is the user's, whose `drop` may do anything.
-    drops: Vec<Box<dyn Any>>,
-    /// Quotas, with how many slabs they have use for from now on.
-    slabs: Vec<(Arc<SlabQuota>, usize)>,
-    /// Quotas that were opened or shared, and are not needed.
-    quotas: Vec<Arc<SlabQuota>>,
-}
-
-impl<B> Default for Deferred<B> {
-    fn default() -> Deferred<B> {
-        Deferred {
-            wake_workers: false,
-            told: None,
-            found_wide: None,
-            leftovers: None,
-        }
-    }
-}
-
-impl<B: 'static> Deferred<B> {
-    fn is_empty(&self) -> bool {
-        !self.wake_workers
-            && self.told.is_none()
-            && self.found_wide.is_none()
-            && self.leftovers.is_none()
-    }
-
-    fn leftovers(&mut self) -> &mut Leftovers<B> {
-        self.leftovers.get_or_insert_with(|| {
-            Box::new(Leftovers {
-                removed: Removed::default(),
-                drops: Vec::new(),
-                slabs: Vec::new(),
-                quotas: Vec::new(),
-            })
-        })
-    }
-
-    /// Tells the device's pin thread to look again. (Whoever holds the lock is busy with one session, which has one device.)
-    pub(crate) fn tell_pin_thread(&mut self, device: usize) {
-        debug_assert!(self.told.is_none_or(|told| told == device));
-        self.told = Some(device);
-    }
-
-    /// Drops something without the lock.
-    pub(crate) fn drop_later(&mut self, thing: impl Any) {
-        if !planted("what is left over is dropped under the lock") {
-            self.leftovers().drops.push(Box::new(thing));
-        }
-    }
-
-    /// Where a schedule puts what it removes.
-    pub(crate) fn removed(&mut self) -> &mut Removed<EpochData<B>, TaskData<B>> {
-        &mut self.leftovers().removed
-    }
-
-    /// An quota has use for that many slabs from now on.
-    pub(crate) fn set_slabs(&mut self, quota: Arc<SlabQuota>, slabs: usize) {
-        self.leftovers().slabs.push((quota, slabs));
-    }
-
-    /// Closes an quota that was opened or shared, and is not needed.
-    pub(crate) fn close_quota(&mut self, quota: Option<Arc<SlabQuota>>) {
-        if let Some(quota) = quota {
-            self.leftovers().quotas.push(quota);
-        }
-    }
-
-    /// Runs without the lock. Threads are told first, because a user's `drop` may take long, or wait for one of them.
-    fn empty(self, pipeline: &Pipeline<B>, worker: Option<Wake>) {
-        if let Some(is_wide) = self.found_wide {
-            let _ = pipeline.is_wide.set(is_wide);
-        }
-        if let Some(leftovers) = &self.leftovers {
-            leftovers.tell_passes();
-            leftovers.settle_quotas(pipeline);
-        }
-        if let Some(device) = self.told {
-            pipeline.tell_pin_thread(device);
-        }
-        match worker {
-            Some(Wake::One(group)) => _ = pipeline.worker_wakeups[group].notify_one(),
-            Some(Wake::Inactive) => _ = pipeline.inactive.notify_all(),
-            None => {}
-        }
-        if let Some(leftovers) = self.leftovers {
-            drop_each(leftovers.removed.tasks);
-            drop_each(leftovers.removed.epochs);
-            drop_each(leftovers.drops);
-        }
-    }
-}
-
-impl<B: 'static> Leftovers<B> {
-    /// Those who pull for an epoch that is gone stop.
-    fn tell_passes(&self) {
-        let passes = self.removed.epochs.iter();
-        let passes = passes.filter_map(|epoch| epoch.context.as_ref());
-        passes.for_each(|context| context.leaves());
-    }
-
-    fn settle_quotas(&self, pipeline: &Pipeline<B>) {
-        for (quota, slabs) in &self.slabs {
-            quota.set_slabs(*slabs, pipeline.slabs_within(quota.kind()));
-        }
-        let ended = self.removed.epochs.iter().filter_map(EpochData::quota);
-        ended.chain(&self.quotas).for_each(|quota| quota.close());
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 
 use super::data::{Delivered, EpochData, Made, TaskData};
-use super::lock::Deferred;
+use super::deferred::Deferred;
 use crate::device::{ByteBudget, BytePermit, Reservation, SlabQuota};
 use crate::error::Result;
 use crate::pipeline::epoch::EpochContext;

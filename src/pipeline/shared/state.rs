@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::data::EpochData;
-use super::lock::Deferred;
+use super::deferred::Deferred;
 use super::session::{Job, Session};
 use super::sessions::Sessions;
 use super::sizing::{ActiveWorkers, Crew};

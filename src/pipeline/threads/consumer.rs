@@ -1,16 +1,15 @@
 //! The consumer's side: it gets the tasks of its epoch in order.
 
-use std::collections::VecDeque;
 use std::task::Poll;
 
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::pipeline::schedule::{Claimant, TaskId};
-use crate::pipeline::shared::data::Delivered;
-use crate::pipeline::shared::lock::Deferred;
+use crate::pipeline::shared::data::{Delivered, Taken};
+use crate::pipeline::shared::deferred::Deferred;
 use crate::pipeline::shared::session::Job;
 use crate::pipeline::shared::state::State;
-use crate::pipeline::traits::{Changes, EpochHandle};
+use crate::pipeline::traits::{Changes, EpochHandle, Patience};
 use crate::pipeline::worker_status::WorkerStatus;
 use crate::sync::{Instant, planted};
 
@@ -21,29 +20,6 @@ enum Polled<B> {
     /// It is not known yet what the epoch's batches are for.
     Unplanned,
     Over,
-}
-
-/// Tasks that the consumer took in advance.
-pub(crate) type Taken<B> = VecDeque<Delivered<B>>;
-
-/// How long the consumer waits for a task.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Patience {
-    Forever,
-    Until(Instant),
-    /// It takes what is there.
-    None,
-}
-
-impl Patience {
-    /// Until when it may wait now: `Some(None)` is for ever. `None`: it waits no longer.
-    pub(crate) fn end(self, now: Instant) -> Option<Option<Instant>> {
-        match self {
-            Patience::Forever => Some(None),
-            Patience::Until(end) => (end > now).then_some(Some(end)),
-            Patience::None => None,
-        }
-    }
 }
 
 /// How the consumer asks for a task.

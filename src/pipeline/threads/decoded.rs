@@ -6,7 +6,6 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-use super::consumer::{Patience, Taken};
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::device::{Device, NotDecoded, Undecoded};
@@ -14,13 +13,14 @@ use crate::error::drop_each;
 use crate::error::{Error, Stage, TimedOut, panic_message};
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::TaskId;
-use crate::pipeline::shared::data::{Delivered, Made};
+use crate::pipeline::shared::data::{Delivered, Made, Taken};
+use crate::pipeline::shared::decoding::{Decoding, begun};
 use crate::pipeline::shared::session::Session;
 use crate::pipeline::shared::state::Requeued;
-use crate::pipeline::traits::{Changes, OwnItems, TransferQueue};
+use crate::pipeline::traits::{Changes, OwnItems, Patience, TransferQueue};
 use crate::pipeline::transfer::queue::DeviceQueue;
 use crate::pipeline::worker_status::WorkerStatus;
-use crate::sync::{Arc, Condvar, Instant, Mutex, Weak};
+use crate::sync::{Arc, Instant, Weak};
 
 /// Who sends a task, and is to know when its rows are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,14 +31,6 @@ pub(crate) enum Sender {
     Consumer,
 }
 
-/// Whether a task's rows are made.
-pub(crate) struct Decoding {
-    since: Instant,
-    /// What came of it, once that is known.
-    outcome: Mutex<Option<Result<(), NotDecoded>>>,
-    known: Condvar,
-}
-
 /// A task at a device's decoder, whose pictures are to be decoded by an instant.
 pub(crate) struct Awaited<B> {
     context: Arc<EpochContext>,
@@ -47,47 +39,6 @@ pub(crate) struct Awaited<B> {
     /// It was handed over, or the decoder was done with something before it.
     since: Instant,
     pub(crate) due: Instant,
-}
-
-/// Since when a device has been at what was handed to its decoder then: what lies before it in the queue does not count.
-fn begun(device: &Device, handed_over: Instant) -> Instant {
-    let moved = device.inner.decoder_moved();
-    moved.map_or(handed_over, |moved| moved.max(handed_over))
-}
-
-impl Decoding {
-    fn ends(&self, outcome: Result<(), NotDecoded>) {
-        *self.outcome.lock() = Some(outcome);
-        self.known.notify_all();
-    }
-
-    /// Waits for it, as long as patience lasts, and the device takes no longer for it than `timeout`. Returns what came of it, as far as
-    /// that is known; the error: for how long the device has been at it.
-    fn wait(
-        &self,
-        device: &Device,
-        timeout: Option<Duration>,
-        patience: Patience,
-    ) -> Result<Option<Result<(), NotDecoded>>, Duration> {
-        let mut outcome = self.outcome.lock();
-        loop {
-            if let Some(known) = outcome.take() {
-                return Ok(Some(known));
-            }
-            let (now, begun) = (Instant::now(), begun(device, self.since));
-            let due = timeout.and_then(|timeout| begun.checked_add(timeout));
-            if due.is_some_and(|due| due <= now) {
-                return Err(now.saturating_duration_since(begun));
-            }
-            let Some(end) = patience.end(now) else {
-                return Ok(None);
-            };
-            match [end, due].into_iter().flatten().min() {
-                None => self.known.wait(&mut outcome),
-                Some(end) => _ = self.known.wait_until(&mut outcome, end),
-            }
-        }
-    }
 }
 
 impl<B: Batch> Session<B> {
@@ -160,11 +111,7 @@ impl<B: Batch> Pipeline<B> {
     ) -> Made<B> {
         match sender {
             Sender::Consumer => {
-                let decoding = Arc::new(Decoding {
-                    since: Instant::now(),
-                    outcome: Mutex::default(),
-                    known: Condvar::default(),
-                });
+                let decoding = Arc::new(Decoding::new());
                 let told = Arc::clone(&decoding);
                 queue.decode(undecoded, Box::new(move |outcome| told.ends(outcome)));
                 Made::Decoding(Some(decoding))

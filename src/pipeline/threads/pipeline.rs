@@ -2,19 +2,19 @@
 
 use super::room;
 use super::start::Roster;
-use crate::device::{ByteBudget, Kind, Ring, block_bytes};
+use crate::device::{ByteBudget, Ring};
 use crate::error::{Error, Result};
 use crate::meter::Meters;
 use crate::pipeline::lookahead::Announcing;
-use crate::pipeline::memory::slab_size::SlabSize;
 use crate::pipeline::plan::options::Options;
-use crate::pipeline::shared::lock::Locked;
+use crate::pipeline::shared::lock::{Locked, Shared};
 use crate::pipeline::shared::sizing::{ActiveWorkers, Crew};
+use crate::pipeline::shared::slab_size::SlabSizes;
 use crate::pipeline::shared::state::State;
 use crate::pipeline::traits::Factory;
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::traits::Learned;
-use crate::sync::{Arc, AtomicBool, Condvar, Instant, Mutex, OnceLock, Weak, is_within_code_of};
+use crate::sync::{Arc, AtomicBool, Instant, Weak, is_within_code_of};
 use crate::system::Process;
 
 /// Why nobody makes batches in a forked process.
@@ -26,12 +26,7 @@ const FEWEST_KEPT: usize = 2;
 
 /// What the threads of one loader share.
 pub(crate) struct Pipeline<B> {
-    pub(crate) state: Mutex<State<B>>,
-    /// Workers sleep here: those of each group, which are woken only if none of the groups before sleeps. There is a group for each device,
-    /// and one for the workers beyond.
-    pub(crate) worker_wakeups: Vec<Condvar>,
-    /// Those that are off duty sleep here.
-    pub(crate) inactive: Condvar,
+    pub(crate) shared: Shared<B>,
     pub(crate) factory: Box<dyn Factory<B>>,
     /// If the data set wants to know what comes.
     pub(crate) announcing: Option<Arc<Announcing>>,
@@ -47,12 +42,6 @@ pub(crate) struct Pipeline<B> {
     pub(crate) pageable: Arc<Ring>,
     /// The bytes of slabs ahead of the program, if they are limited.
     pub(crate) byte_budget: Option<Arc<ByteBudget>>,
-    /// How large slabs of each [`Kind`] are made, and those of runs.
-    pub(crate) slab_sizes: [SlabSize; 2],
-    pub(crate) run_size: SlabSize,
-    /// Whether the slabs of parts need not stay in the last-level cache, because loading takes much longer than copying. The first epoch
-    /// whose batches are cut finds out for all that follow, so that no more slabs are made.
-    pub(crate) is_wide: OnceLock<bool>,
     /// Those of all epochs.
     pub(crate) meters: Arc<Meters>,
     /// Where its threads are.
@@ -66,27 +55,30 @@ pub(crate) struct Pipeline<B> {
 impl<B: 'static> Pipeline<B> {
     pub(crate) fn new(factory: Box<dyn Factory<B>>, options: Vec<Options>) -> Arc<Pipeline<B>> {
         let listener = factory.listener();
-        let groups = options.len() + 1;
         let active_workers = ActiveWorkers::new(options[0].workers, options[0].is_auto);
         let byte_budget = room::limited(&options);
         let kept = match &byte_budget {
             None => options.iter().map(|options| options.slabs(0)).sum(),
             Some(_) => FEWEST_KEPT,
         };
+        let slab_sizes = SlabSizes::new(byte_budget.as_ref().map(|budget| budget.limit()));
+        let pinning = options.iter().map(|options| options.pinning.as_ref());
+        let rings: Vec<_> = pinning
+            .map(|pinning| pinning.map(|pinning| Arc::clone(pinning.ring())))
+            .collect();
         Arc::new_cyclic(|me| Pipeline {
             announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
-            state: Mutex::new(State::new(groups, byte_budget.clone(), active_workers)),
+            shared: Shared::new(
+                State::new(rings.len() + 1, byte_budget.clone(), active_workers),
+                rings,
+                slab_sizes,
+            ),
             byte_budget,
-            inactive: Condvar::new(),
-            worker_wakeups: (0..groups).map(|_| Condvar::new()).collect(),
             factory,
             began: Instant::now(),
             roster: Arc::default(),
             me: Weak::clone(me),
             pageable: Ring::pageable(kept),
-            slab_sizes: Default::default(),
-            run_size: SlabSize::default(),
-            is_wide: OnceLock::new(),
             meters: Arc::default(),
             process: Process::this(),
             has_warned: AtomicBool::new(false),
@@ -159,26 +151,7 @@ impl<B: 'static> Pipeline<B> {
         }
     }
 
-    /// Tells the device's pin thread to look again.
-    pub(crate) fn tell_pin_thread(&self, device: usize) {
-        if let Some(pinning) = &self.options[device].pinning {
-            pinning.ring().news().notify();
-        }
-    }
-
-    /// How many slabs there are to be: as many as bytes in flight have room for, one that cannot wait, and one with the program.
-    pub(crate) fn slabs_within(&self, kind: Kind) -> usize {
-        let bytes = self.slab_sizes[kind as usize].bytes();
-        match &self.byte_budget {
-            Some(byte_budget) if bytes > 0 => {
-                let bytes = block_bytes(bytes).unwrap_or(bytes);
-                (byte_budget.limit() / bytes).max(1).saturating_add(2)
-            }
-            _ => usize::MAX,
-        }
-    }
-
     pub(crate) fn lock(&self) -> Locked<'_, B> {
-        Locked::new(self)
+        self.shared.lock()
     }
 }

@@ -218,16 +218,20 @@ impl<B: Batch> Pipeline<B> {
             let (session, _) = state.session_of(context, TaskId(tasks.start))?;
             session.schedule.reserve_before_run(tasks)
         };
-        let grown = self.run_size.for_batch(slab.most_bytes, |bytes| {
-            bytes <= RUN_SLAB_BYTES && self.has_room_for_slabs(pinning, quota, bytes)
-        });
+        let grown = self
+            .shared
+            .slab_sizes
+            .run
+            .for_batch(slab.most_bytes, |bytes| {
+                bytes <= RUN_SLAB_BYTES && self.has_room_for_slabs(pinning, quota, bytes)
+            });
         // A slab that is larger than its run takes room that later batches may need, if the budget is small.
         let all_bytes = quota.limit().saturating_mul(slab.most_bytes);
         let largest = match ring.is_beyond_budget(all_bytes) {
             true => slab.bytes,
             false => grown,
         };
-        let of_epoch = self.slab_sizes[quota.kind() as usize].bytes();
+        let of_epoch = self.shared.slab_sizes.of(quota.kind()).bytes();
         let largest = largest.max(of_epoch);
         let taken = ring.take_for(reservation, slab.bytes, largest, reserve, grow);
         let meter = &context.meter;
@@ -235,8 +239,13 @@ impl<B: Batch> Pipeline<B> {
         drop(bar);
         let taken = taken.filter(Slab::is_page_locked)?;
         if taken.capacity() >= slab.most_bytes {
-            self.run_size.saw(grown.min(taken.capacity()));
-            if self.slab_sizes[quota.kind() as usize].saw_run(slab.most_bytes) {
+            self.shared.slab_sizes.run.saw(grown.min(taken.capacity()));
+            if self
+                .shared
+                .slab_sizes
+                .of(quota.kind())
+                .saw_run(slab.most_bytes)
+            {
                 ring.news().notify(); // others will be as large
             }
         }

@@ -51,9 +51,9 @@ impl<B: Batch> Pipeline<B> {
         let handle = {
             let mut state = self.lock();
             if state.active_workers.begin() && !planted("a line begins in silence") {
-                self.inactive.notify_all();
+                self.shared.inactive.notify_all();
             }
-            let is_wide = self.is_wide.get().copied();
+            let is_wide = self.shared.is_wide.get().copied();
             let at_once = self.options[share.device].at_once;
             let session = state.add_session(share, Arc::clone(&task_ready), is_wide, at_once);
             let epoch_entry = state.append(session, data, true);
@@ -312,8 +312,8 @@ impl<B: Batch> Pipeline<B> {
             ..plan(options, machine, hints, destination, partition, is_followed)
         };
         // First: who asks for a slab must find that there may be some.
-        let slabs = plan.slabs(self.is_wide.get() == Some(&true));
-        let within = self.slabs_within(plan.kind());
+        let slabs = plan.slabs(self.shared.is_wide.get() == Some(&true));
+        let within = self.shared.slab_sizes.within(plan.kind());
         let quota = options.pinning.as_ref();
         let quota =
             quota.map(|pinning| SlabQuota::open(pinning.ring(), plan.kind(), slabs, within));

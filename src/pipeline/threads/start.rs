@@ -319,9 +319,9 @@ impl<B: Batch> Pipeline<B> {
         // All threads, before anything of leaked epochs is dropped: that may wait for a thread.
         self.lock().is_closed = true;
         self.factory.end();
-        let wakeups = self.worker_wakeups.iter().chain([&self.inactive]);
+        let wakeups = self.shared.workers.iter().chain([&self.shared.inactive]);
         wakeups.for_each(|wakeup| _ = wakeup.notify_all());
-        (0..self.options.len()).for_each(|device| self.tell_pin_thread(device));
+        (0..self.options.len()).for_each(|device| self.shared.tell_pin_thread(device));
         let mut state = self.lock();
         let (state, deferred) = state.split();
         state.clear(deferred);

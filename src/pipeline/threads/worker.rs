@@ -12,7 +12,8 @@ use crate::meter::Activity;
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::{Claimed, Next, TaskId};
 use crate::pipeline::shared::data::{Made, TaskData};
-use crate::pipeline::shared::lock::{Deferred, Locked};
+use crate::pipeline::shared::deferred::Deferred;
+use crate::pipeline::shared::lock::Locked;
 use crate::pipeline::shared::session::{Job, Session};
 use crate::pipeline::shared::workers::{Assignment, What};
 use crate::pipeline::traits::{Build, Changes, Failed, MadeAlone, Rebuilder};
@@ -43,7 +44,7 @@ impl<B: Batch> Pipeline<B> {
                 state.deferred.wake_workers |= was_on && !planted("who goes off duty wakes nobody");
                 was_on = false;
                 state.idle_inactive += 1;
-                state.wait(&self.inactive);
+                state.wait(&self.shared.inactive);
                 state.idle_inactive -= 1;
                 continue;
             }
@@ -52,7 +53,7 @@ impl<B: Batch> Pipeline<B> {
                 return Some(job);
             }
             state.idle[group] += 1;
-            state.wait(&self.worker_wakeups[group]);
+            state.wait(&self.shared.workers[group]);
             state.idle[group] -= 1;
         }
     }

@@ -6,6 +6,7 @@ mod changes;
 mod failed;
 mod handle;
 mod learned;
+mod patience;
 mod pull;
 mod queue;
 #[cfg(feature = "nvjpeg")]
@@ -15,6 +16,7 @@ pub(crate) use self::changes::{Changes, Replaced};
 pub(crate) use self::failed::Failed;
 pub(crate) use self::handle::{Beginning, EpochHandle};
 pub(crate) use self::learned::Learned;
+pub(crate) use self::patience::Patience;
 pub(crate) use self::pull::{OwnItems, Pull, Pulled, Reached, Rebuilder, StreamStart};
 pub(crate) use self::queue::{Each, SendOutcome, SendWindow, TransferQueue};
 #[cfg(feature = "nvjpeg")]

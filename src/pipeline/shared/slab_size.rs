@@ -6,6 +6,7 @@
 //! between the smallest batch and the largest. (Not the first time: an epoch may begin with a short batch, the rest of one that was
 //! interrupted.)
 
+use crate::device::{Kind, block_bytes};
 use crate::sync::{AtomicUsize, Ordering};
 
 /// How large they are now. All accesses are relaxed: these are hints.
@@ -52,6 +53,41 @@ impl SlabSize {
             self.outgrown.fetch_add(1, Ordering::Relaxed);
         }
         is_larger
+    }
+}
+
+/// How large a loader's slabs are.
+#[derive(Debug)]
+pub(crate) struct SlabSizes {
+    of_kind: [SlabSize; 2],
+    pub(crate) run: SlabSize,
+    /// How many bytes may be in flight, if they are limited.
+    most_bytes: Option<usize>,
+}
+
+impl SlabSizes {
+    pub(crate) fn new(most_bytes: Option<usize>) -> SlabSizes {
+        SlabSizes {
+            of_kind: Default::default(),
+            run: SlabSize::default(),
+            most_bytes,
+        }
+    }
+
+    pub(crate) fn of(&self, kind: Kind) -> &SlabSize {
+        &self.of_kind[kind as usize]
+    }
+
+    /// How many slabs there are to be: as many as bytes in flight have room for, one that cannot wait, and one with the program.
+    pub(crate) fn within(&self, kind: Kind) -> usize {
+        let bytes = self.of(kind).bytes();
+        match self.most_bytes {
+            Some(most) if bytes > 0 => {
+                let bytes = block_bytes(bytes).unwrap_or(bytes);
+                (most / bytes).max(1).saturating_add(2)
+            }
+            _ => usize::MAX,
+        }
     }
 }
 

@@ -1,0 +1,136 @@
+//! What must not be done under the shared lock: it is done when that is released.
+
+use std::any::Any;
+
+use super::data::{EpochData, TaskData};
+use super::lock::Shared;
+use super::state::Wake;
+use crate::device::SlabQuota;
+use crate::error::drop_each;
+use crate::pipeline::schedule::Removed;
+use crate::sync::{Arc, planted};
+
+/// What must happen when the shared lock is released.
+pub(crate) struct Deferred<B> {
+    /// There may be something to do for a sleeping worker.
+    pub(crate) wake_workers: bool,
+    /// The device whose pin thread is told to look again.
+    told: Option<usize>,
+    /// Whether loading turned out to be far from copying.
+    pub(crate) found_wide: Option<bool>,
+    /// Usually `None`.
+    leftovers: Option<Box<Leftovers<B>>>,
+}
+
+/// What must not be done while the lock is held.
+struct Leftovers<B> {
+    removed: Removed<EpochData<B>, TaskData<B>>,
+    /// Much of this is the user's, whose `drop` may do anything.
+    drops: Vec<Box<dyn Any>>,
+    /// Quotas, with how many slabs they have use for from now on.
+    slabs: Vec<(Arc<SlabQuota>, usize)>,
+    /// Quotas that were opened or shared, and are not needed.
+    quotas: Vec<Arc<SlabQuota>>,
+}
+
+impl<B> Default for Deferred<B> {
+    fn default() -> Deferred<B> {
+        Deferred {
+            wake_workers: false,
+            told: None,
+            found_wide: None,
+            leftovers: None,
+        }
+    }
+}
+
+impl<B: 'static> Deferred<B> {
+    pub(super) fn is_empty(&self) -> bool {
+        !self.wake_workers
+            && self.told.is_none()
+            && self.found_wide.is_none()
+            && self.leftovers.is_none()
+    }
+
+    fn leftovers(&mut self) -> &mut Leftovers<B> {
+        self.leftovers.get_or_insert_with(|| {
+            Box::new(Leftovers {
+                removed: Removed::default(),
+                drops: Vec::new(),
+                slabs: Vec::new(),
+                quotas: Vec::new(),
+            })
+        })
+    }
+
+    /// Tells the device's pin thread to look again. (Whoever holds the lock is busy with one session, which has one device.)
+    pub(crate) fn tell_pin_thread(&mut self, device: usize) {
+        debug_assert!(self.told.is_none_or(|told| told == device));
+        self.told = Some(device);
+    }
+
+    /// Drops something without the lock.
+    pub(crate) fn drop_later(&mut self, thing: impl Any) {
+        if !planted("what is left over is dropped under the lock") {
+            self.leftovers().drops.push(Box::new(thing));
+        }
+    }
+
+    /// Where a schedule puts what it removes.
+    pub(crate) fn removed(&mut self) -> &mut Removed<EpochData<B>, TaskData<B>> {
+        &mut self.leftovers().removed
+    }
+
+    /// An quota has use for that many slabs from now on.
+    pub(crate) fn set_slabs(&mut self, quota: Arc<SlabQuota>, slabs: usize) {
+        self.leftovers().slabs.push((quota, slabs));
+    }
+
+    /// Closes an quota that was opened or shared, and is not needed.
+    pub(crate) fn close_quota(&mut self, quota: Option<Arc<SlabQuota>>) {
+        if let Some(quota) = quota {
+            self.leftovers().quotas.push(quota);
+        }
+    }
+
+    /// Runs without the lock. Threads are told first, because a user's `drop` may take long, or wait for one of them.
+    pub(super) fn perform(self, shared: &Shared<B>, worker: Option<Wake>) {
+        if let Some(is_wide) = self.found_wide {
+            let _ = shared.is_wide.set(is_wide);
+        }
+        if let Some(leftovers) = &self.leftovers {
+            leftovers.tell_passes();
+            leftovers.settle_quotas(shared);
+        }
+        if let Some(device) = self.told {
+            shared.tell_pin_thread(device);
+        }
+        match worker {
+            Some(Wake::One(group)) => _ = shared.workers[group].notify_one(),
+            Some(Wake::Inactive) => _ = shared.inactive.notify_all(),
+            None => {}
+        }
+        if let Some(leftovers) = self.leftovers {
+            drop_each(leftovers.removed.tasks);
+            drop_each(leftovers.removed.epochs);
+            drop_each(leftovers.drops);
+        }
+    }
+}
+
+impl<B: 'static> Leftovers<B> {
+    /// Those who pull for an epoch that is gone stop.
+    fn tell_passes(&self) {
+        let passes = self.removed.epochs.iter();
+        let passes = passes.filter_map(|epoch| epoch.context.as_ref());
+        passes.for_each(|context| context.leaves());
+    }
+
+    fn settle_quotas(&self, shared: &Shared<B>) {
+        for (quota, slabs) in &self.slabs {
+            quota.set_slabs(*slabs, shared.slab_sizes.within(quota.kind()));
+        }
+        let ended = self.removed.epochs.iter().filter_map(EpochData::quota);
+        ended.chain(&self.quotas).for_each(|quota| quota.close());
+    }
+}
