@@ -1,5 +1,5 @@
 //! The shared state's lock. A [`Locked`] holds it for a few instructions at a time, and never across the user's code, the ring or a device.
-//! What must happen without it goes into the guard's [`Deferred`], which is emptied when the lock is released.
+//! What must happen without it is noted in [`Deferred`], and done when the lock is released.
 
 use std::any::Any;
 use std::ops::{Deref, DerefMut};
@@ -44,7 +44,7 @@ impl<'a, B: 'static> Locked<'a, B> {
         Some((state.session(key)?, deferred))
     }
 
-    /// The session of an open task; `None` if the task is gone, and nobody wants it.
+    /// The session of an open task; `None` if the task is gone, and not wanted any more.
     pub(crate) fn session_of(
         &mut self,
         context: &EpochContext,
@@ -71,7 +71,7 @@ impl<'a, B: 'static> Locked<'a, B> {
         true
     }
 
-    /// Sleeps until notified. Returns at once if the bin had to be emptied first, so the caller must look again in any case.
+    /// Sleeps until notified. Returns at once if deferred work had to be done first, so the caller must look again in any case.
     pub(crate) fn wait(&mut self, condvar: &Condvar) {
         match &mut self.state {
             Some(state) if self.deferred.is_empty() => condvar.wait(state),
@@ -182,7 +182,7 @@ impl<B: 'static> Deferred<B> {
         })
     }
 
-    /// Tells the device's pin thread to look again. (Whoever holds the lock is busy with one session, which has one device.)
+    /// Tells the device's pin thread to look again. (While the lock is held, one session is worked on, and it has one device.)
     pub(crate) fn tell_pin_thread(&mut self, device: usize) {
         debug_assert!(self.told.is_none_or(|told| told == device));
         self.told = Some(device);
@@ -200,12 +200,12 @@ impl<B: 'static> Deferred<B> {
         &mut self.leftovers().removed
     }
 
-    /// An quota has use for that many slabs from now on.
+    /// A quota has use for that many slabs from now on.
     pub(crate) fn set_slabs(&mut self, quota: Arc<SlabQuota>, slabs: usize) {
         self.leftovers().slabs.push((quota, slabs));
     }
 
-    /// Closes an quota that was opened or shared, and is not needed.
+    /// Closes a quota that was opened or shared, and is not needed.
     pub(crate) fn close_quota(&mut self, quota: Option<Arc<SlabQuota>>) {
         if let Some(quota) = quota {
             self.leftovers().quotas.push(quota);
@@ -238,7 +238,7 @@ impl<B: 'static> Deferred<B> {
 }
 
 impl<B: 'static> Leftovers<B> {
-    /// Those who pull for an epoch that is gone stop.
+    /// Tells workers that pull for an epoch that is gone to stop.
     fn tell_passes(&self) {
         let passes = self.removed.epochs.iter();
         let passes = passes.filter_map(|epoch| epoch.context.as_ref());

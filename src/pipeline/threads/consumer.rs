@@ -191,7 +191,7 @@ impl<B: Batch> Pipeline<B> {
                 }
             }
             if !has_told {
-                // The tasks that were taken are used up, so others can be opened.
+                // The tasks that were taken are used up, so other tasks can be opened.
                 deferred.wake_workers = true;
                 has_told = true;
             }

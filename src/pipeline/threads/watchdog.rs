@@ -30,7 +30,7 @@ pub(crate) struct Stall {
 struct Busy {
     worker: String,
     seen: Seen,
-    /// `None` if nobody waits for the task any more.
+    /// `None` if the task is not waited for any more.
     task: Option<(Place, Arc<EpochContext>)>,
 }
 
@@ -78,7 +78,7 @@ impl<B: Batch> State<B> {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Writes the session. A thread of its own does, for the data set is asked to describe samples, and that may hang as they do.
+    /// Writes the line. A thread of its own does so, because the data set is asked to describe samples, and that may hang as they do.
     pub(crate) fn say(&self, stall: Stall) {
         let brief = stall.session(|_, _, _| None);
         let said = self.start("pinfeed-watchdog".to_owned(), move |pipeline| {

@@ -1,9 +1,9 @@
-//! The queue of an epoch: tasks on their way to a device, sent by whoever made them.
+//! The queue of an epoch: tasks on their way to a device, sent by the threads that made them.
 //!
-//! Workers and the pin thread send what is page-locked, so batches travel while the program is busy elsewhere. A task that cannot be
-//! sent yet (the consumer is not that far, an earlier batch has no device memory, or none is left) stays ready; whoever sends the batch
-//! before it, or the consumer, sends it then. Pageable tasks are left to the consumer. A batch is one task or several parts. Parts share
-//! one block of device memory, and the last to be sent makes the batch.
+//! Workers and the pin thread send what is page-locked, so batches travel while the program is busy elsewhere. A task that cannot be sent
+//! yet (the consumer is not that far, an earlier batch has no device memory, or none is left) stays ready. It is sent later, by the thread
+//! that sends the batch before it, or by the consumer. Pageable tasks are left to the consumer. A batch is one task or several parts. Parts
+//! share one block of device memory, and the last to be sent makes the batch.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -121,7 +121,7 @@ impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
             match outgoing.assembly {
                 // Its rows go where they were.
                 Some(_) => outgoing.rows -= place.rows,
-                // It has no memory again, and those behind it must not take what it had.
+                // It has no memory again, and later batches must not take what it had.
                 None => outgoing.has_begun = false,
             }
             outgoing.whole.take()
@@ -129,7 +129,7 @@ impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
         let was_whole = whole.is_some();
         context.meter.batches.take_back(u64::from(was_whole));
         drop_each([whole]);
-        // Then: who sends another one in its place finds its memory free.
+        // Then: a thread that sends another batch in its place finds its memory free.
         let mut state = self.state.lock();
         state.byte_budget -= u64::from(was_whole && state.capacity.is_some());
     }
@@ -306,7 +306,7 @@ impl<B: Batch> DeviceQueue<B> {
             }
             (Ok(sent), None) => {
                 drop(state);
-                drop_each([sent.whole]); // nobody wants it
+                drop_each([sent.whole]); // it is not wanted
                 SendOutcome::Sent
             }
             (Err(outcome), outgoing) => {
@@ -383,7 +383,7 @@ impl<B: Batch> DeviceQueue<B> {
         if let Some(outgoing) = state.get(batch) {
             let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
             outgoing.has_failed |= failed;
-            // (If nothing changes, whoever had no turn would try for ever.)
+            // (Only if something changed: otherwise a thread whose part has no turn would try for ever.)
             state.progress += u64::from(is_at(outgoing) != was_at);
         }
         drop(state);
@@ -477,7 +477,7 @@ impl<B: Batch> DeviceQueue<B> {
         (whole, state.has_enough())
     }
 
-    /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the queue.)
+    /// The consumer left the epoch: what was sent of it is not wanted. (A worker that is about to send may still hold the queue.)
     pub(crate) fn close(&self) {
         let gone = {
             let mut state = self.state.lock();
@@ -497,7 +497,7 @@ fn is_for_now(error: &Error) -> bool {
 enum Turn<'a, B: Batch> {
     Now(&'a mut Outgoing<B>),
     NotYet,
-    /// It failed, or nobody wants it.
+    /// It failed, or is not wanted any more.
     Gone,
 }
 
