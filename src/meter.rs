@@ -89,7 +89,7 @@ pub(crate) struct Meter {
     /// Of these pictures, those that kernels decoded.
     pub(crate) decoded_by_kernels: Sum,
     pub(crate) left_to_cpu: Mutex<Reasons>,
-    /// There are pictures that a device and the CPU share. (Relaxed: whoever measures the share may see it a batch later.)
+    /// There are pictures that a device and the CPU share. (Relaxed: the thread that measures the share may see it a batch later.)
     #[cfg(feature = "nvjpeg")]
     pub(crate) shares_pictures: AtomicBool,
     /// Samples that failed, whose rows others took, or that were left out.
@@ -111,7 +111,7 @@ pub(crate) struct Meter {
     pub(crate) announcing_share: Share,
     /// How long the last batch took that one thread made, in all and for a sample.
     pub(crate) solo_ns: [Latest; 2],
-    /// The number of its epoch, and who records what happens in it, if anybody asks.
+    /// The number of its epoch, and the recorder of what happens in it, if a timeline is wanted.
     number: u64,
     recorder: Option<Arc<Recorder>>,
     /// The devices that measure for the epoch.
@@ -133,7 +133,7 @@ impl Meter {
         }
     }
 
-    /// For whom an event is recorded; `None` unless the program wants a timeline.
+    /// The recorder, epoch and batch that an event is recorded for; `None` unless the program wants a timeline.
     #[inline]
     pub(crate) fn subject(&self, batch: impl FnOnce() -> Option<u64>) -> Option<Subject<'_>> {
         let recorder = self.recorder.as_deref();
@@ -146,7 +146,7 @@ impl Meter {
     }
 
     /// For how many uploads like it the time of one of this many bytes stands, which is about to begin; `None`: it is not measured. All
-    /// large ones are, and all that somebody wants a timeline of.
+    /// large ones are, and all while a timeline is recorded.
     pub(crate) fn stands_for(&self, bytes: usize) -> Option<u64> {
         if bytes >= TIMED_UPLOAD_BYTES || self.subject(|| None).is_some() {
             return Some(1);
@@ -419,8 +419,8 @@ impl Drop for Fetching {
     }
 }
 
-/// A piece of work that may include decoding, and waiting for what is fetched. Decoding inside a nested piece of work (a loader that a data set
-/// iterates) counts for the nested one.
+/// A piece of work that may include decoding, and waiting for what is fetched. Decoding inside a nested piece of work (a loader that a data
+/// set iterates) counts for the nested one.
 pub(crate) struct Decoded {
     before: u64,
     fetched_before: u64,

@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(all(unix, not(miri)))]
 use crate::sync::log;
 
-/// A process, as a call from a child that was forked from it finds out: a child has none of its parent's threads, and whoever waits for
-/// one there waits for ever. (A system that cannot fork, and a child that was not made by the C library's `fork`, are not noticed.)
+/// A process, as a call from a child that was forked from it finds out: a child has none of its parent's threads, and waiting for
+/// one there never ends. (A system that cannot fork, and a child that was not made by the C library's `fork`, are not noticed.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Process {
     /// How many forks lie between the process and the first of its forefathers that asked.
@@ -255,7 +255,7 @@ pub(crate) fn has_room_for_thread(stack_bytes: usize) -> std::io::Result<()> {
     if room == libc::MAP_FAILED {
         return Err(std::io::Error::last_os_error());
     }
-    // SAFETY: the mapping was made above, and nobody knows it.
+    // SAFETY: the mapping was made above, and nothing refers to it.
     unsafe { libc::munmap(room, bytes) };
     Ok(())
 }

@@ -194,7 +194,7 @@ impl<'a> Rows<'a> {
     unsafe fn of<T: Element>(&self, column: usize) -> Tensor<T> {
         let field = &self.table[column];
         let column = Arc::clone(&field.column);
-        // SAFETY: the caller's contract; `new` checked the numbers, and nobody writes them any more.
+        // SAFETY: the caller's contract; `new` checked the numbers, and they are not written any more.
         unsafe { Tensor::from_table(self.numbers, &field.row_shape, column) }
     }
 }

@@ -28,8 +28,8 @@ pub(crate) const RUN_NS: u64 = 100_000;
 
 /// How long a run takes for each device, where workers load for several: all of them meet at one lock.
 ///
-/// Measured: rows of 150 KB to two devices, 32 workers, as a share of what two loaders reach at once: 0.86 to 0.94 with runs of 100 us, 0.81
-/// to 1.02 with 200, 0.96 to 1.02 with 300.
+/// Measured: rows of 150 KB to two devices, 32 workers, as a share of what two loaders reach at once: 0.86 to 0.94 with runs of 100 us,
+/// 0.81 to 1.02 with 200, 0.96 to 1.02 with 300.
 /// Elsewhere: with more workers for each device than ten, longer runs would serve better.
 pub(crate) const RUN_NS_PER_DEVICE: u64 = 150_000;
 
@@ -63,8 +63,8 @@ pub(crate) const BATCHES_PER_TIMED_ONE: u64 = 16;
 /// Copies to the device of fewer bytes are measured by events only at the beginning of an epoch ([`FULLY_TIMED_UPLOADS`]), and then one in
 /// so many ([`UPLOADS_PER_TIMED_ONE`]).
 ///
-/// Chosen: measuring takes up to five of the driver's calls, of 0.1 us each (shared figures of the driver: recording 0.11 us, a query 0.12),
-/// and 1 MiB travels in 20 us.
+/// Chosen: measuring takes up to five of the driver's calls, of 0.1 us each (shared figures of the driver: recording 0.11 us, a query
+/// 0.12), and 1 MiB travels in 20 us.
 /// Elsewhere: on a slower link, measuring costs less of the copy's own time.
 pub(crate) const TIMED_UPLOAD_BYTES: usize = 1 << 20;
 
@@ -77,16 +77,16 @@ pub(crate) const UPLOADS_PER_TIMED_ONE: u64 = 16;
 
 /// When rows of a table in memory are copied in random order, the lines of the row so many places ahead are fetched.
 ///
-/// Measured: a bare loop over 400 MB on a Xeon with 260 MB of last-level cache, ns a row with 0, 4, 8, 12, 16 and 32 ahead: rows of 80 bytes
-/// (80 MB) 14.4, 12.8, 13.1, 13.3, 13.6, 16.3; of 256 bytes 51.3, 46.6, 35.8, 37.6, 38.4, 46.7; of 1 KiB 153, 142, 138, 142, 153, 150; of
-/// 4 KiB 514, 470, 484, 489, 503, 492. Numbers of 4 bytes gain nothing (2.0, 1.9), and are not fetched ahead.
+/// Measured: a bare loop over 400 MB on a Xeon with 260 MB of last-level cache, ns a row with 0, 4, 8, 12, 16 and 32 ahead: rows of 80
+/// bytes (80 MB) 14.4, 12.8, 13.1, 13.3, 13.6, 16.3; of 256 bytes 51.3, 46.6, 35.8, 37.6, 38.4, 46.7; of 1 KiB 153, 142, 138, 142, 153,
+/// 150; of 4 KiB 514, 470, 484, 489, 503, 492. Numbers of 4 bytes gain nothing (2.0, 1.9), and are not fetched ahead.
 /// Elsewhere: slower memory would want more.
 pub(crate) const ROWS_AHEAD: usize = 8;
 
 /// How much of such a row is fetched ahead. The processor sees by itself how a longer one goes on.
 ///
-/// Measured: in the same loop with 8 ahead, 128 and 512 bytes: rows of 256 bytes 39.8 and 35.8 ns, of 1 KiB 148 and 138; rows of 4 KiB whole 535 ns,
-/// 512 bytes of them 484.
+/// Measured: in the same loop with 8 ahead, 128 and 512 bytes: rows of 256 bytes 39.8 and 35.8 ns, of 1 KiB 148 and 138; rows of 4 KiB
+/// whole 535 ns, 512 bytes of them 484.
 /// Elsewhere: it is eight lines, which every processor can have under way.
 pub(crate) const FETCHED_ROW_BYTES: usize = 512;
 
@@ -152,9 +152,9 @@ pub(crate) const BATCHES_WATCHED: u64 = if cfg!(shuttle) { 1 } else { 8 };
 
 /// How long the program waits for a batch before the log says for what; and again after as long.
 ///
-/// Chosen: no batch that comes at all takes as long, unless samples take seconds; and who stares at a loop that stands still
-/// wants to know before long.
-/// Elsewhere: the same. Under the model checker, whose clock jumps, there is no line.
+/// Chosen: no batch that comes at all takes as long, unless samples take seconds; and a user who watches a loop that stands still
+/// wants to know why before long.
+/// Elsewhere: the same. Under the model checker, whose clock jumps, nothing is logged.
 pub(crate) const WATCHDOG: Option<Duration> = if cfg!(shuttle) {
     None
 } else {
@@ -373,14 +373,14 @@ pub(crate) const ITEMS_PER_THREAD: u64 = 4;
 
 /// The most pictures that a hardware decoder is given at once, and what stands in for one.
 ///
-/// Chosen: on an H200 with seven engines, nvJPEG's bare loop made 19,900, 21,500, 21,200 and 21,000 pictures a second in calls of 32, 64, 128 and
-/// 256.
+/// Chosen: on an H200 with seven engines, nvJPEG's bare loop made 19,900, 21,500, 21,200 and 21,000 pictures a second in calls of 32, 64,
+/// 128 and 256.
 /// Elsewhere: the same; two for each engine is the least.
 #[cfg(feature = "nvjpeg")]
 pub(crate) const HARDWARE_CHUNK: usize = 64;
 
-/// The most pictures that kernels are given at once, and the least: blank ones are put behind fewer. A call of 50 pictures (110 KB, 476 x 404) takes
-/// 22 ms on an H100, and one of 256 takes 29; with fewer than 50, nvJPEG has its CPU decode the Huffman codes, for 1.3 ms each.
+/// The most pictures that kernels are given at once, and the least: blank ones are put behind fewer. A call of 50 pictures (110 KB, 476 x
+/// 404) takes 22 ms on an H100, and one of 256 takes 29; with fewer than 50, nvJPEG has its CPU decode the Huffman codes, for 1.3 ms each.
 ///
 /// Chosen: memory bounds how many there are, [`KERNELS_PICTURE_BYTES`].
 /// Elsewhere: not measured.
@@ -389,19 +389,19 @@ pub(crate) const KERNELS_CHUNK: usize = 256;
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) const KERNELS_LEAST: usize = 64;
 
-/// nvJPEG has two blocks of device memory for the pictures that kernels decode at once. The first has the files, and so much for each picture; the
-/// second has the files this many times.
+/// nvJPEG has two blocks of device memory for the pictures that kernels decode at once. The first has the files, and so much for each
+/// picture; the second has the files this many times.
 ///
-/// Chosen: the first takes 797,952 bytes for each (and lists 824), the second 10.0 to 11.1 times the files (nvJPEG 13.0, files of 2.6 KB to 1.4 MB, grey, 4:2:0 and
-/// 4:4:4).
+/// Chosen: the first takes 797,952 bytes for each (and lists 824), the second 10.0 to 11.1 times the files (nvJPEG 13.0, files of 2.6 KB to
+/// 1.4 MB, grey, 4:2:0 and 4:4:4).
 /// Elsewhere: another nvJPEG may take more. Where there is no memory, fewer pictures are decoded at once, after a stall of half a second.
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) const KERNELS_PICTURE_BYTES: usize = 784 << 10;
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) const KERNELS_FILES_TIMES: usize = 12;
 
-/// How much of the memory for both is the first's. Neither becomes smaller again, so a chunk of many small files and then one of a few large
-/// ones need the most of each.
+/// How much of the memory for both is the first's. Neither becomes smaller again, so a chunk of many small files and then one of a few
+/// large ones need the most of each.
 ///
 /// Chosen: 160 photographs of 110 KB need 146 and 211 MB.
 /// Elsewhere: the same.
@@ -426,8 +426,8 @@ pub(crate) const KERNELS_ARENA_BYTES: usize = 56 << 20;
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 const _: () = assert!(DECODER_PICTURE_BYTES <= KERNELS_ARENA_BYTES);
 
-/// Of a batch whose pictures a device decodes, rows with pixels are copied to it. A gap between them is left out if it has at least this many bytes;
-/// a smaller one is copied with them.
+/// Of a batch whose pictures a device decodes, rows with pixels are copied to it. A gap between them is left out if it has at least this
+/// many bytes; a smaller one is copied with them.
 ///
 /// Chosen: enqueueing a copy from page-locked memory takes 2.7 us (traced on an H200's host), in which its link moves 150 KB.
 /// Elsewhere: on a slower link, leaving out less would pay.
@@ -459,10 +459,11 @@ pub(crate) const MOST_BATCHES_MEASURED: u64 = 64;
 #[cfg(feature = "nvjpeg")]
 pub(crate) const WORKERS_BUSY: f64 = 0.85;
 
-/// The most device memory that a decoder has: its three [arenas](DECODER_ARENA_BYTES), and what nvJPEG's slots have room for, or its kernels take. Beyond it, slots are
-/// not made larger (`driver/nvjpeg/slots.rs`): a picture that needs more takes it for its slot alone.
+/// The most device memory that a decoder has: its three [arenas](DECODER_ARENA_BYTES), and what nvJPEG's slots have room for, or its
+/// kernels take. Beyond it, slots are not made larger (`driver/nvjpeg/slots.rs`): a picture that needs more takes it for its slot alone.
 ///
-/// Chosen: 176 MiB are left for nvJPEG's hardware. All kinds of chroma have 168 MiB where there are seven engines and pictures have up to 1024 x 1024.
+/// Chosen: 176 MiB are left for nvJPEG's hardware. All kinds of chroma have 168 MiB where there are seven engines and pictures have up to
+/// 1024 x 1024.
 /// Elsewhere: the same.
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 pub(crate) const DECODER_MOST_BYTES: usize = 512 << 20;

@@ -81,7 +81,7 @@ impl<D: Dataset> Cached<D> {
     }
 
     /// Loads a sample, which must not be random: it would be the same in all epochs, and which one it is would depend
-    /// on who came first. So its generator is a function of the index, and must come back unused.
+    /// on the thread that came first. So its generator is a function of the index, and must come back unused.
     fn load(&self, index: u64, pass: u32) -> Result<D::Sample, BoxError> {
         let mut given = SampleRng::new(0, 0, index).of_pass(pass);
         let sample = self.dataset.get(index, &mut given)?;

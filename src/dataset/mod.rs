@@ -370,7 +370,7 @@ fn get_some<D: Dataset>(
     let mut own_rngs: Vec<SampleRng> = places.iter().map(|at| rngs[*at].clone()).collect();
     let got = dataset.get_many(&indices, &mut own_rngs);
     for ((at, rng), result) in places.into_iter().zip(own_rngs).zip(got) {
-        rngs[at] = rng; // whoever draws next goes on from there
+        rngs[at] = rng; // later draws go on from there
         results[at] = Some(result);
     }
 }

@@ -58,7 +58,7 @@ pub struct Pass {
     pub(crate) epoch: u64,
     /// How many samples of the pass have been announced, with those that it stands beside.
     pub(crate) announced: u64,
-    /// How many of the first of them are done with: nobody will get them any more.
+    /// How many of the first of them are done with: no worker will get them any more.
     pub(crate) settled: u64,
     /// How long a sample of the loader's may take.
     pub(crate) timeout: Option<std::time::Duration>,

@@ -1,4 +1,4 @@
-//! Device memory and its users: who may still touch it, as events.
+//! Device memory and its users: which work may still touch it, as events.
 
 use super::DeviceInner;
 use super::buffers::Home;
@@ -20,7 +20,7 @@ pub(crate) struct DeviceBlock {
     leaked: crate::sync::AtomicBool,
     /// The last stream that was made to wait for the upload: it need not wait again for the block's other tensors.
     waiting: Mutex<Option<WeakStream>>,
-    /// Who counts how long the batch is processed, if that is measured.
+    /// The meter that counts how long the batch is processed, if that is measured.
     meter: Option<Arc<Meter>>,
     span: Mutex<Span>,
     home: Home,
@@ -44,7 +44,7 @@ impl DeviceBlock {
         Ok(DeviceBlock::new(memory, device, meter, Home::Pool))
     }
 
-    /// Of memory that nobody else holds, and whose last users are done.
+    /// Of memory that has no other holder, and whose last users are done.
     pub(super) fn new(
         mut memory: Memory,
         device: &Arc<DeviceInner>,
@@ -76,7 +76,7 @@ impl DeviceBlock {
         self.pending.lock().extend(events);
     }
 
-    /// Never hands the memory out again: nobody can tell when its last user is done.
+    /// Never hands the memory out again: there is no way to tell when its last user is done.
     pub(super) fn leak(&self) {
         self.leaked.store(true, crate::sync::Ordering::Relaxed);
     }
@@ -154,7 +154,7 @@ impl Drop for DeviceBlock {
 /// The users of one tensor's memory: its last writer, and the readers since.
 ///
 /// A loan is entered when it is *made*. A loan that was forgotten (`mem::forget`) is still open when the tensor is
-/// dropped or next borrowed exclusively. Nobody can hold it any more then, and an event after the stream's work so far
+/// dropped or next borrowed exclusively. It cannot be held any more then, and an event after the stream's work so far
 /// ends it.
 pub(super) struct Uses {
     block: Arc<DeviceBlock>,
@@ -309,7 +309,7 @@ impl Uses {
         });
     }
 
-    /// Closes a write loan that was forgotten: a shared borrow of the tensor proves that nobody holds it.
+    /// Closes a write loan that was forgotten: a shared borrow of the tensor proves that it is not held any more.
     fn settle_write(&self, state: &mut UseList) -> Result<()> {
         match &mut state.write {
             Some(write) => self.settle(write),
@@ -317,7 +317,7 @@ impl Uses {
         }
     }
 
-    /// Closes all loans that were forgotten: an exclusive borrow proves that nobody holds any.
+    /// Closes all loans that were forgotten: an exclusive borrow proves that none is held any more.
     fn settle_all(&self, state: &mut UseList) -> Result<()> {
         self.settle_write(state)?;
         state

@@ -24,7 +24,7 @@ use crate::tensor::ALIGNMENT;
 /// addresses as buffers, and a program captures as many graphs.
 ///
 /// With [`in_order(false)`](crate::loader::Builder::in_order), a batch takes the next buffer in which no batch lies, and batches that are
-/// sent at once may arrive the other way round. So go by the address, and do not count.
+/// sent at once may arrive in reverse order. So go by the address, and do not count.
 ///
 /// At most one batch less than there are buffers is sent ahead, whatever `depth` says. With two, the next batch travels while one is
 /// used. A buffer is written again after the batch that it held was dropped, and the kernels are done that used it.
@@ -210,7 +210,7 @@ enum Buffer {
     Idle(Memory, Vec<RawEvent>),
     /// A batch lies in it.
     Held,
-    /// Nobody can tell when its last user is done.
+    /// There is no way to tell when its last user is done.
     Lost,
 }
 
@@ -355,7 +355,7 @@ impl BufferSet {
         }
     }
 
-    /// Takes a buffer back. It is free once all of the events have fired; `None`: nobody can tell.
+    /// Takes a buffer back. It is free once all of the events have fired; `None`: there is no way to tell.
     pub(super) fn put(&self, index: usize, memory: Memory, pending: Option<Vec<RawEvent>>) {
         let mut state = self.state.lock();
         state.buffers[index] = match pending {

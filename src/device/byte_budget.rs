@@ -8,7 +8,7 @@ use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Weak, planted};
 #[derive(Debug)]
 pub(crate) struct ByteBudget {
     limit: usize,
-    /// Whoever finds no room here waits for news of a slab, or for the consumer, under whose locks the number is seen.
+    /// A thread that finds no room here waits for news of a slab, or for the consumer. It reads this number under the lock of either.
     bytes: AtomicUsize,
     /// Of the devices that share the room: what one of them gives back, another may wait for.
     rings: Vec<Weak<Ring>>,
@@ -33,7 +33,7 @@ impl ByteBudget {
         })
     }
 
-    /// Tells whoever waits for a slab of any device that there is room, or will be.
+    /// Tells the threads that wait for a slab of any device that there is room, or will be.
     pub(crate) fn tell(&self) {
         self.tell_others(None);
     }
@@ -109,8 +109,8 @@ impl BytePermit {
         }
     }
 
-    /// It was not used, because the device's ring had no slab. Only others are told, and only if they looked meanwhile: or whoever gives it
-    /// back would wake itself again and again.
+    /// It was not used, because the device's ring had no slab. Only threads that wait for slabs of other devices are told, and only if one
+    /// of them found no room meanwhile. Otherwise the thread that gives it back would wake itself again and again.
     pub(crate) fn give_back(&self, own: &Arc<Ring>) {
         if self.take_off() > 0 && self.of.is_missed.swap(false, Ordering::SeqCst) {
             self.of.tell_others(Some(own));
@@ -161,8 +161,8 @@ mod tests {
         assert_eq!(all.free(), usize::MAX);
     }
 
-    /// Of what was in use, all devices are told. Of what was not, others are that looked for room meanwhile; who gives it back is not, or
-    /// it would look again, and give it back again.
+    /// Of what was in use, all devices are told. Of what was not used, only the other devices are told, if they looked for room meanwhile.
+    /// The device that gives it back is not told: it would look again, and give it back again.
     #[test]
     fn devices_are_told_of_room() {
         let [own, other] = [Ring::pageable(0), Ring::pageable(0)];

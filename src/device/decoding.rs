@@ -1,7 +1,7 @@
 //! Decoding: pictures of a batch that is on the device, whose files are on the host.
 //!
 //! One thread for each device drives its decoder (`decoding/thread.rs`). What sends a batch hands it the rows that are to be decoded, and
-//! is told when they are made. Whoever knows that there will be pictures has the decoder opened meanwhile.
+//! is told when they are made. Where it is known that there will be pictures, the decoder is opened in advance.
 
 use super::DeviceInner;
 use super::block::DeviceBlock;
@@ -72,7 +72,7 @@ pub(super) struct HeldSlabs(Mutex<Slabs>);
 #[derive(Default)]
 struct Slabs {
     slabs: Vec<Home>,
-    /// The decoder hangs, so nobody should wait for them.
+    /// The decoder hangs, so these slabs are not to be waited for.
     is_late: bool,
 }
 
@@ -93,7 +93,7 @@ impl HeldSlabs {
 
 #[cfg(feature = "nvjpeg")]
 impl Held {
-    /// Before the copy is in the list of flights, so that who looks for the slab finds it there or here.
+    /// Before the copy is in the list of flights, so that a thread that looks for the slab finds it there or here.
     pub(super) fn new(device: &Arc<DeviceInner>, home: Option<Home>) -> Held {
         device.held.0.lock().slabs.extend(home);
         Held {
@@ -109,7 +109,7 @@ impl Drop for Held {
         let own = held.slabs.iter().position(|home| Some(*home) == self.home);
         own.map(|own| held.slabs.swap_remove(own));
         drop(held);
-        // The slab itself may not have come home: somebody keeps a view of its batch. Who waits for it must look again.
+        // The slab itself may not have come home, if the program keeps a view of its batch. A thread that waits for it must look again.
         self.device.ring.news().notify_interested();
     }
 }
@@ -181,7 +181,7 @@ impl DeviceInner {
         [0; 2]
     }
 
-    /// Whoever waited for the decoder waits no longer. Until it goes on, nobody waits for the slabs that it has, either.
+    /// The decoder is not waited for any more. Until it goes on, the slabs that it has are not waited for, either.
     pub(crate) fn decoder_is_late(&self) {
         self.held.0.lock().is_late = true;
         self.ring.news().notify();

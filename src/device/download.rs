@@ -160,7 +160,7 @@ impl<T: Element> DeviceTensor<T> {
             bytes: self.size_bytes(),
         };
         let mut staging = Staging::new(&device, stream);
-        // SAFETY: the flight below keeps the source, or it has been read when the call returns, and nobody writes it
+        // SAFETY: the flight below keeps the source, or it has been read when the call returns, and it is not written
         // meanwhile (*no access while in flight*); the target's users so far are waited for, and later ones wait for the
         // event.
         let copied = unsafe { staging.copy(copy, source.is_pinned()) };
@@ -262,13 +262,13 @@ struct DownloadSource<'a> {
     address: u64,
     /// The event after which the bytes are there.
     behind: Option<RawEvent>,
-    /// Who must know that the memory is being read.
+    /// The list of uses that must have an entry for the read.
     reader: Option<&'a Uses>,
 }
 
 /// # Safety
 ///
-/// The source must be valid for the target's bytes until the copy is done; nobody else may hold the target.
+/// The source must be valid for the target's bytes until the copy is done; there must be no other holder of the target.
 unsafe fn download<T: Element>(
     device: &Arc<DeviceInner>,
     source: DownloadSource<'_>,

@@ -1,7 +1,7 @@
 //! Copies in flight: what they read or write on the host stays in place until their event fires.
 //!
 //! Dropping a batch, a download or a loader drops that holder's reference; the copy's own reference is in this list.
-//! Nobody polls: the list is reaped by whoever needs a slab, submits a copy or waits for one.
+//! No thread polls: the list is reaped by threads that need a slab, submit a copy or wait for one.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -37,8 +37,8 @@ struct Queue {
 }
 
 impl Queue {
-    /// Takes the first flight, if it has ended, and whether its copies are done: if not, nobody can tell. The device is made current for
-    /// all that are asked for.
+    /// Takes the first flight, if it has ended, and whether its copies are done: if not, there is no way to tell. The device is made
+    /// current for all that are asked for.
     fn take_ended(&self, entered: &mut Option<Entered>) -> Option<(Flight, bool)> {
         let mut flights = self.flights.lock();
         let first = &flights.front()?.done;
@@ -196,7 +196,7 @@ impl Flights {
         Coming::Batch(awaited.done.clone())
     }
 
-    /// Keeps memory forever: the device failed, and nobody can tell whether it still uses it.
+    /// Keeps memory forever: the device failed, and there is no way to tell whether it still uses it.
     pub(crate) fn leak(&self, memory: Vec<Arc<dyn Storage>>) {
         if !memory.is_empty() {
             self.leaked.add(1);
@@ -235,7 +235,7 @@ pub(super) fn drop_owner(owner: Arc<dyn Storage>) {
 }
 
 impl Drop for Flights {
-    /// The last holder of the device is gone, and nobody else can wait for its copies. A healthy device finishes them in
+    /// The last holder of the device is gone, and no other thread can wait for its copies. A healthy device finishes them in
     /// milliseconds; on a failed one their memory is leaked.
     fn drop(&mut self) {
         let _ = self.drain();

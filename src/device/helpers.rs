@@ -140,7 +140,7 @@ impl<W: Fn()> Crew<W> {
             work
         };
         work();
-        drop(work); // before the caller is told, so nobody else holds what it uses
+        drop(work); // before the caller is told, so that no helper holds what the work uses any more
         let mut state = self.state.lock();
         state.working -= 1;
         if state.working == 0 {

@@ -121,7 +121,7 @@ impl Drop for HostBlock {
         match &self.origin {
             Origin::Pageable => {}
             Origin::Registered(driver) => {
-                // SAFETY: it was registered as a whole, and whoever drops a block made sure that nothing is in flight
+                // SAFETY: it was registered as a whole, and the owner that drops a block made sure that nothing is in flight
                 // (*no access while in flight*).
                 if unsafe { driver.unlock_pages(base, self.capacity) }.is_err() {
                     // Memory that may still be registered must not be used for anything else: it is leaked.

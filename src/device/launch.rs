@@ -38,7 +38,7 @@ impl<T: Element> DeviceTensor<T> {
         }
         let kernel = kernel(self.address(), block.address());
         // SAFETY: by the caller's contract, the kernel stays within both memories. It waits for the source's last write;
-        // nobody writes the source, and its memory is not reused, before the event below. The same holds for the target,
+        // the source is not written, and its memory is not reused, before the event below. The same holds for the target,
         // whose last users are done (*memory outlives its events*).
         let launched = unsafe { driver.launch(stream, kernel) };
         match driver.record(stream, false) {

@@ -411,7 +411,7 @@ pub struct MemoryStats {
     pub leaked: u64,
 }
 
-/// Copies whose time is measured: the event before them, and who counts it.
+/// Copies whose time is measured: the event before them, and the meter that counts it.
 struct Measured {
     start: RawEvent,
     meter: Arc<Meter>,
@@ -500,7 +500,7 @@ impl DeviceInner {
             #[cfg(feature = "nvjpeg")]
             decodes: self.driver.decodes(),
             #[cfg(feature = "nvjpeg")]
-            own: None, // each unit's are its own
+            own: None, // each task's are its own
         }
     }
 
@@ -580,7 +580,7 @@ impl DeviceInner {
         match self.ring.take(bytes) {
             Some(slab) => {
                 let base = slab.base().cast();
-                // SAFETY: the slab is as large as the tensor, page-aligned, initialized, and held by nobody else.
+                // SAFETY: the slab is as large as the tensor, page-aligned, initialized, and has no other holder.
                 unsafe { Tensor::from_raw(base, shape, Arc::new(slab)) }
             }
             None => {

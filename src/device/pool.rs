@@ -24,7 +24,7 @@ struct PoolState {
     budget_bytes: usize,
 }
 
-/// Device memory that somebody holds. It must be returned with [`Pool::put`]; it has no `Drop`.
+/// Device memory that was lent out. It must be returned with [`Pool::put`]; it has no `Drop`.
 pub(super) struct Memory {
     pub(super) address: u64,
     pub(super) capacity: usize,
@@ -139,7 +139,7 @@ impl Pool {
                             state.total_bytes -= size;
                             state.lend(size, -1);
                             if !waits {
-                                // Whoever asks later may find memory, or what is wrong.
+                                // A later call may find memory, or what is wrong.
                                 drop(state);
                                 return Err(self.exhausted(size));
                             }
@@ -303,7 +303,7 @@ impl Pool {
         state.idle.push(Idle { memory, pending });
     }
 
-    /// Keeps memory forever: nobody can tell when its last user is done.
+    /// Keeps memory forever: there is no way to tell when its last user is done.
     pub(super) fn leak(&self, memory: &Memory) {
         self.state.lock().lend(memory.capacity, -1);
         self.leaked.add(1);

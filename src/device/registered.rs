@@ -1,4 +1,4 @@
-//! Memory of the program that is page-locked in place, and who unlocks it.
+//! Memory of the program that is page-locked in place, and where it is unlocked.
 //!
 //! Unlocking waits for running kernels, and CUDA's driver blocks the process's other calls meanwhile. So it happens only
 //! where the program asks for it: where one of its own threads drops the last holder, registers other memory, calls
@@ -17,7 +17,7 @@ use crate::tensor::{Backend, Storage};
 /// Memory of the program, page-locked as long as this lives.
 pub(super) struct Registered {
     pages: LockedPages,
-    /// Takes the pages if nobody asked to unlock them.
+    /// Takes the pages if the program did not ask to unlock them.
     parking: Weak<Parking>,
     /// A copy was the last holder.
     is_left_over: bool,
@@ -91,7 +91,7 @@ struct LockedPages {
     owner: Option<Arc<dyn Storage>>,
 }
 
-// SAFETY: it gives no access; the memory is the owner's, who is `Send + Sync`.
+// SAFETY: it gives no access; the memory is the owner's, which is `Send + Sync`.
 unsafe impl Send for LockedPages {}
 // SAFETY: as above.
 unsafe impl Sync for LockedPages {}
@@ -132,7 +132,7 @@ impl Drop for LockedPages {
     }
 }
 
-/// Registered memory that the program let go of, and that nobody asked to unlock.
+/// Registered memory that the program let go of, and did not ask to unlock.
 #[derive(Default)]
 pub(super) struct Parking {
     parked: Mutex<Vec<LockedPages>>,
@@ -163,7 +163,7 @@ impl Parking {
 }
 
 impl Drop for Parking {
-    /// The device is gone, so nobody can ask any more.
+    /// The device is gone, so the program cannot ask any more.
     fn drop(&mut self) {
         self.release();
     }

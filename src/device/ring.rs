@@ -42,7 +42,7 @@ pub(crate) struct Ring {
     pub(super) counters: Counters,
 }
 
-/// The node that new blocks are to lie on, if somebody said so.
+/// The node that new blocks are to lie on, if the program set one.
 #[derive(Debug, Default)]
 pub(crate) struct Placing {
     node: OnceLock<usize>,
@@ -140,7 +140,7 @@ impl Ring {
         block_bytes(bytes).is_none_or(|size| size > self.state.lock().budget_bytes)
     }
 
-    /// Whether the budget has room for as many blocks of this size as the open accounts have shares.
+    /// Whether the budget has room for as many blocks of this size as the open quotas have shares.
     pub(crate) fn has_room_for_shares(&self, bytes: usize) -> bool {
         let state = self.state.lock();
         let shares = state.shelves.iter().map(|shelf| shelf.shares);
@@ -179,7 +179,7 @@ impl Ring {
         };
         let mut state = self.state.lock();
         let (block, kind) = state.take_idle(&request)?;
-        // The account last: it counts nothing that it does not have, which others might take for a slab that is out.
+        // The quota last: it counts nothing that it does not have, which others might take for a slab that is out.
         let Some(reservation) = quota.reserve(reserve, 0) else {
             state.shelves[kind as usize].free.push(block);
             return None;
@@ -194,10 +194,10 @@ impl Ring {
         ))
     }
 
-    /// Takes a slab that an epoch's account has counted, if the budget has room for this one and `reserve` more. A new one is made
+    /// Takes a slab that an epoch's quota has counted, if the budget has room for this one and `reserve` more. A new one is made
     /// of `largest` bytes, if the budget has room for that: what the epoch may need for another batch.
     ///
-    /// With `grow`, there may be more blocks than the open accounts have shares: the caller made sure that no copy in
+    /// With `grow`, there may be more blocks than the open quotas have shares: the caller made sure that no copy in
     /// flight will bring one home. (An epoch that follows another waits for its last copies, rather than page-lock memory
     /// that would be too much a moment later.)
     pub(crate) fn take_for(
@@ -271,8 +271,8 @@ impl Ring {
         Some((block?, kind))
     }
 
-    /// Unlocks and frees blocks that the caller, who holds `unlocking`, evicted. It may wait for kernels, so it happens
-    /// only where somebody asked for the memory or needs the room.
+    /// Unlocks and frees blocks that the caller, which holds `unlocking`, evicted. It may wait for kernels, so it happens
+    /// only where the program asked for the memory or a caller needs the room.
     fn unlock(&self, evicted: Vec<HostBlock>) {
         if !evicted.is_empty() {
             drop(evicted);
@@ -310,8 +310,8 @@ impl Ring {
         (block, warning)
     }
 
-    /// Makes one more block of `bytes` before anybody waits for it; `false` if there are as many as `wanted`, or it cannot
-    /// be had. By default, as many are wanted as the open accounts have shares.
+    /// Makes one more block of `bytes` before any thread waits for it; `false` if there are as many as `wanted`, or it cannot
+    /// be had. By default, as many are wanted as the open quotas have shares.
     pub(crate) fn make_ahead(&self, kind: Kind, bytes: usize, wanted: Option<usize>) -> bool {
         let Some(size) = block_bytes(bytes).filter(|_| self.counters.unlockable.get() == 0) else {
             return false;
@@ -358,7 +358,7 @@ impl Ring {
     /// Brings a block home. Only the caller holds it: nothing reads or writes it any more. The caller notifies waiters.
     ///
     /// A page-locked block is always kept, even beyond a budget that was lowered meanwhile: unlocking would wait for
-    /// kernels, and nobody asked for that.
+    /// kernels, and the program did not ask for that.
     pub(super) fn put(&self, block: HostBlock, kind: Kind, stray: bool) {
         if let Some(driver) = &self.driver {
             // SAFETY: only the caller holds the block (*no access while in flight*).
@@ -396,7 +396,7 @@ impl Ring {
         self.give_back(|_| true)
     }
 
-    /// Sets the budget, and frees what is idle beyond it. What is in use is kept when it comes home, until somebody asks.
+    /// Sets the budget, and frees what is idle beyond it. What is in use is kept when it comes home, until its memory is asked for.
     pub(super) fn set_budget_bytes(&self, bytes: usize) {
         let is_beyond = {
             let mut state = self.state.lock();
@@ -452,7 +452,7 @@ pub(super) fn take_pinned(ring: &Arc<Ring>, bytes: usize) -> Result<Slab> {
 mod tests {
     use super::*;
 
-    /// A block that is made before anybody waits for it gets in nobody's way.
+    /// A block that is made ahead delays no thread that needs one.
     #[test]
     fn a_slab_that_is_being_made_ahead_is_waited_for() {
         const BYTES: usize = 48 << 20;
@@ -479,7 +479,7 @@ mod tests {
 
     const PAGE: usize = 1 << 12;
 
-    /// Beyond a lowered budget, blocks that come home are kept until somebody asks; but they are not room.
+    /// Beyond a lowered budget, blocks that come home are kept until their memory is asked for; but they are not room.
     #[test]
     fn surplus_is_kept_and_counts() {
         let ring = of_pages(4);

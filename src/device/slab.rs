@@ -120,7 +120,7 @@ impl Drop for Slab {
         {
             quota.release();
         }
-        // The block first, so that a thread that finds room in the account finds a block for it, and makes none.
+        // The block first, so that a thread that finds room in the quota finds a block for it, and makes none.
         if let Some(block) = self.block.take() {
             self.ring.put(block, self.kind, is_stray);
         }
@@ -280,7 +280,7 @@ impl FillingSlab {
     ///
     /// # Safety
     ///
-    /// `layout` is the one that the slab was made for. These rows are lent to nobody.
+    /// `layout` is the one that the slab was made for. These rows are not lent.
     pub(crate) unsafe fn copy_rows(
         &self,
         layout: &Layout,

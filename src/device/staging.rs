@@ -37,8 +37,8 @@ pub(crate) struct Staged {
 impl Staged {
     /// Whether an upload is being staged. If not, and the ring has no slab either, then no such call holds one.
     pub(super) fn is_sending(&self) -> bool {
-        // SeqCst, as `Signal::interest`: a call is counted before it takes a slab, and then notifies whoever is
-        // interested.
+        // SeqCst, as `Signal::interest`: a call is counted before it takes a slab, and then notifies the threads
+        // that are interested.
         self.sending.load(Ordering::SeqCst) > 0
     }
 
@@ -287,7 +287,7 @@ struct Transfer {
     chunk: usize,
     /// Whether slabs are written by non-temporal stores.
     around_the_cache: bool,
-    /// The start of the first piece that nobody has taken.
+    /// The start of the first piece that no thread has taken.
     next: AtomicUsize,
     /// The slabs that no thread is working on, about in the order in which their copies were enqueued.
     ready: Mutex<VecDeque<StagingPlace>>,
@@ -355,8 +355,8 @@ impl Transfer {
         place.wait()?;
         if let Some(piece) = place.arriving.take() {
             let to = (self.region.host + piece.start) as *mut u8;
-            // SAFETY: the piece lies within the target, which nobody else uses and which the caller of `Staging::copy`
-            // keeps until all threads are done; the copy into the slab is done. (Non-temporal, because nobody reads it
+            // SAFETY: the piece lies within the target, which nothing else uses and which the caller of `Staging::copy`
+            // keeps until all threads are done; the copy into the slab is done. (Non-temporal, because it is not read
             // soon, and what is staged is larger than most caches.)
             unsafe { copy_streaming(place.slab.base(), to, piece.bytes) };
         }

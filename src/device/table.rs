@@ -18,7 +18,7 @@ use crate::sync::Arc;
 use crate::sync::log;
 use crate::tensor::{Element, Gathered, RowList, Scattered, Storage, TableColumn};
 
-/// A tensor on a device, of which batches are rows. Nobody can write it any more.
+/// A tensor on a device, of which batches are rows. It cannot be written any more.
 struct DeviceColumn<T: Element> {
     tensor: DeviceTensor<T>,
     row_bytes: usize,
@@ -68,8 +68,8 @@ impl<T: Element> DeviceColumn<T> {
             to: block.address(),
             row_bytes: self.row_bytes,
         };
-        // SAFETY: the flight keeps the slab with the numbers until the event fires; the column has their rows; nobody else has the
-        // block, whose last users are done.
+        // SAFETY: the flight keeps the slab with the numbers until the event fires; the column has their rows; there is no other holder of
+        // the block, whose last users are done.
         let chosen = unsafe { choose(&device.driver, &device.h2d, &[column], slab.is_pinned()) };
         match device.add_flight(Lane::Upload, vec![Arc::clone(slab)], None) {
             Ok(done) => {

@@ -37,7 +37,7 @@ pub struct Tensors<'a> {
     batch: std::marker::PhantomData<&'a ()>,
 }
 
-/// One tensor's bytes, and who owns them.
+/// One tensor's bytes, and their owner.
 pub(crate) struct Region {
     /// Identifies the tensor.
     identity: NonNull<u8>,
@@ -245,7 +245,7 @@ struct Load {
     is_one_batch: bool,
 }
 
-/// Who counts an upload.
+/// The meter that counts an upload.
 pub(super) struct Counted {
     meter: Arc<Meter>,
     /// If its time is measured, for how many like it that stands.
@@ -253,7 +253,7 @@ pub(super) struct Counted {
 }
 
 impl Counted {
-    /// Decides whether an upload is measured; `None` if nobody counts it.
+    /// Decides whether an upload is measured; `None` if no meter counts it.
     pub(super) fn of(device: &Arc<DeviceInner>, regions: &[Region]) -> Option<Counted> {
         let meter = regions.iter().find_map(Region::meter)?;
         let stands_for = meter.stands_for(size_bytes(regions));
@@ -263,7 +263,7 @@ impl Counted {
         Some(Counted { meter, stands_for })
     }
 
-    /// Who counts how long a batch is processed that has memory for itself.
+    /// The meter that counts how long a batch is processed that has memory for itself.
     fn timed(&self) -> Option<Arc<Meter>> {
         self.stands_for.map(|_| Arc::clone(&self.meter))
     }
@@ -519,7 +519,7 @@ pub(super) fn submit(
                     is_table_locked: rows.is_list_locked(),
                 };
                 // SAFETY: the region's storage in `host` keeps the rows and their table alive until the event fires, and
-                // nobody writes them meanwhile (*no access while in flight*). The rest is as below.
+                // they are not written meanwhile (*no access while in flight*). The rest is as below.
                 unsafe { driver.gather(stream, gather) }.map(|()| count(run.bytes))
             }
             Some((rows, RowList::Numbers(numbers, column))) => {
@@ -532,8 +532,8 @@ pub(super) fn submit(
                     to: run.to + part.start as u64,
                     bytes: part.len(),
                 };
-                // SAFETY: the run lies in one allocation, which `host` keeps alive until the event fires and which nobody
-                // writes while an `Arc` of its storage is held (*no access while in flight*). The last users of the
+                // SAFETY: the run lies in one allocation, which `host` keeps alive until the event fires and which is
+                // not written while an `Arc` of its storage is held (*no access while in flight*). The last users of the
                 // pool's memory are done, and the caller's tensors reach it only after the event.
                 unsafe { staging.copy(copy, run.is_pinned) }.map(|_| count(part.len()))
             }),
@@ -643,7 +643,7 @@ impl CopyRun {
         all.into_iter().chain(parts)
     }
 
-    /// The rows, if they lie elsewhere. (Somebody may have gathered them meanwhile; their table is still valid.)
+    /// The rows, if they lie elsewhere. (They may have been gathered meanwhile; their table is still valid.)
     fn rows<'a>(&self, host: &'a [Arc<dyn Storage>]) -> Option<&'a Scattered> {
         let storage = host.get(self.first)?;
         storage.scattered().filter(|_| self.is_scattered)

@@ -1,7 +1,7 @@
 //! The two backends, as one closed enum: what a device does in terms of addresses, streams and events.
 //!
 //! This folder and `interop` are the only ones that name cudarc. Everything here is raw: [`device`](crate::device), one
-//! layer up, decides who owns which bytes and when they may be touched. A call returns when its work is *enqueued*,
+//! layer up, decides what owns which bytes and when they may be touched. A call returns when its work is *enqueued*,
 //! unless its comment says that it waits.
 //!
 //! Events are one-shot: [`Driver::record`] makes one, which is complete once the stream has reached it, and stays

@@ -1,8 +1,8 @@
 //! Files in memory, in buffers that are used again.
 //!
 //! A buffer of its own for each file costs more than reading it: the allocator gives memory of this size back to the system, and the next
-//! file's pages are mapped anew, one fault each. All the more where the decoder's thread frees what workers allocated. (It does where a file is
-//! larger than its picture's row.)
+//! file's pages are mapped anew, one fault each. All the more where the decoder's thread frees what workers allocated. (It does where a
+//! file is larger than its picture's row.)
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -12,8 +12,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-/// A buffer has this many bytes, or twice as many, and so on up to 4 MiB: a small file does not hold what a large one needed. (A larger file
-/// has a buffer of its own, which is not kept.)
+/// A buffer has this many bytes, or twice as many, and so on up to 4 MiB: a small file does not hold what a large one needed. (A larger
+/// file has a buffer of its own, which is not kept.)
 const LEAST: usize = 64 << 10;
 const SIZES: usize = 7;
 

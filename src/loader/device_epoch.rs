@@ -47,7 +47,7 @@ pub struct DeviceEpoch<'a, B: Batch> {
     following: Option<Following<B>>,
     /// Enough batches were on their way when the last one was given out.
     has_enough: bool,
-    /// Why the next batch fails, some of whose units have come.
+    /// Why the next batch fails, some of whose tasks have come.
     failed: Option<Error>,
 }
 
@@ -199,7 +199,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         Poll::Ready(given)
     }
 
-    /// Sends a unit that the consumer has come to, if that was not done ahead, and waits for those of its pictures that the device decodes.
+    /// Sends a task that the consumer has come to, if that was not done ahead, and waits for those of its pictures that the device decodes.
     /// `false`: they are not decoded when patience ends.
     fn send(&mut self, next: &mut Delivered<B>, patience: Patience) -> bool {
         let (pipeline, _, taken) = self.epoch.fields();
@@ -243,8 +243,8 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             return refused;
         }
         let next = self.advance(patience);
-        // Last, with the batch in hand and everything ready sent. (Whatever room there is, nobody waits for what would be made there while
-        // enough is on its way.)
+        // Last, with the batch in hand and everything ready sent. (While enough is on its way, workers are not woken: what they would
+        // make in the room that there is would not be waited for.)
         if !self.has_enough {
             self.epoch.pipeline().wake_workers();
         }

@@ -76,7 +76,7 @@ impl<B: Batch> Clone for Loader<'_, B> {
 pub struct Epoch<'a, B: Batch> {
     loader: Loader<'a, B>,
     handle: EpochHandle,
-    /// Units that were taken in advance.
+    /// Tasks that were taken in advance.
     taken: Taken<B>,
     partition: Partition,
     /// How many batches it has, without those that were given out before it was resumed.
@@ -89,7 +89,7 @@ pub struct Epoch<'a, B: Batch> {
     rows: Option<usize>,
     /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
-    /// For how long the next unit has been waited for.
+    /// For how long the next task has been waited for.
     waiting: Waiting,
     /// For how long the next batch has been waited for, in nanoseconds.
     waited_ns: u64,
@@ -111,7 +111,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         Epoch::at(loader, handle, pace, asked)
     }
 
-    /// The epoch of a seat that the consumer has come to, which asked for it at this time. (A batch sampler may take long to list its
+    /// The epoch of a handle that the consumer has come to, which asked for it at this time. (A batch sampler may take long to list its
     /// batches.)
     pub(super) fn at(
         loader: Loader<'a, B>,
@@ -223,7 +223,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         WithInfo::new(self)
     }
 
-    /// The batch that is put together has these changes, too; its unit begins with this row.
+    /// The batch that is put together has these changes, too; its task begins with this row.
     pub(super) fn add_changes(&mut self, first_row: usize, changes: Option<Box<Changes>>) {
         if first_row == 0 {
             self.changes = changes;
@@ -391,12 +391,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
         &self.handle
     }
 
-    /// The pipeline, the seat, and the units that were taken in advance.
+    /// The pipeline, the epoch handle, and the tasks that were taken in advance.
     pub(super) fn fields(&mut self) -> (&Pipeline<B>, &EpochHandle, &mut Taken<B>) {
         (self.loader.pipeline(), &self.handle, &mut self.taken)
     }
 
-    /// Whether nobody knows which batch comes next.
+    /// Whether it is not known which batch comes next.
     pub(super) fn is_any_order(&self) -> bool {
         self.handle.progress.next().is_none()
     }
@@ -429,7 +429,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         now
     }
 
-    /// Who records what the consumer does: with the batch that it has, or, `beyond` it, waiting for the next.
+    /// What the consumer's events are recorded for: with the batch that it has, or, `beyond` it, waiting for the next.
     fn subject(&self, beyond: u64) -> Option<Subject<'_>> {
         let batch = || (self.given() + beyond).checked_sub(1);
         self.handle.meter.subject(batch)
@@ -481,7 +481,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.given_at = Some(Instant::now());
     }
 
-    /// Waits for the next unit; `asked` is when the wait began. `quietly`: the caller wakes the workers.
+    /// Waits for the next task; `asked` is when the wait began. `quietly`: the caller wakes the workers.
     pub(super) fn wait(
         &mut self,
         asked: Instant,
@@ -530,7 +530,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         }
     }
 
-    /// What the epoch gives where nobody would make its batches: the error, and no more. But a thread of the loader's that does not wait
+    /// What the epoch gives where no thread would make its batches: the error, and no more. But a thread of the loader's that does not wait
     /// may ask again, as others may. `on_device`: they would come from the device.
     pub(super) fn refuses<T>(
         &mut self,
@@ -607,7 +607,7 @@ impl<B: Batch> std::iter::FusedIterator for Epoch<'_, B> {}
 impl<B: Batch> Drop for Epoch<'_, B> {
     fn drop(&mut self) {
         if self.pipeline().has_lost_threads() {
-            // What it holds goes back under locks that nobody may release any more.
+            // What it holds goes back under locks that may never be released.
             _ = ManuallyDrop::new(std::mem::take(&mut self.taken));
             return;
         }

@@ -148,15 +148,15 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         Epoch::begin(self.loader.clone(), beginning, self.pace.clone())
     }
 
-    /// Lets the next epoch be loaded after this one. `to`: its batches go to the device of this outbox, that many ahead. Returns the
-    /// outbox that they go through.
+    /// Lets the next epoch be loaded after this one. `to`: its batches go to the device of this transfer queue, that many ahead. Returns
+    /// the transfer queue that they go through.
     fn append(
         &mut self,
         epoch: &Epoch<'a, B>,
         to: Option<(&Arc<DeviceQueue<B>>, usize)>,
     ) -> Option<Arc<DeviceQueue<B>>> {
         let pipeline = epoch.pipeline();
-        // Without workers, nothing can be loaded ahead, and nobody needs to know the next epoch.
+        // Without workers, nothing can be loaded ahead, and the next epoch need not be known.
         if pipeline.options().workers == 0 || pipeline.has_lost_threads() {
             return None;
         }
@@ -238,7 +238,7 @@ pub struct DeviceEpochs<'a, B: Batch, I> {
     epochs: Epochs<'a, B, I>,
     target: Target,
     depth: usize,
-    /// The outbox of the next epoch.
+    /// The transfer queue of the next epoch.
     queue: Option<Arc<DeviceQueue<B>>>,
 }
 
@@ -269,7 +269,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
     }
 }
 
-/// Lets go of batches that nobody will come to. (A worker that sends the next may hold the outbox for a while.)
+/// Lets go of batches that the consumer will not come to. (A worker that sends the next may hold the transfer queue for a while.)
 fn close<B: Batch>(queue: Option<Arc<DeviceQueue<B>>>) {
     if let Some(queue) = queue {
         queue.close();

@@ -78,7 +78,7 @@ impl Last {
         self.stands.len() as u64
     }
 
-    /// The seats that were begun.
+    /// The epoch handles of devices whose epoch has begun.
     pub(super) fn seats(&self) -> impl Iterator<Item = &EpochHandle> {
         self.stands.iter().filter_map(|stand| match stand {
             Stand::Begun(handle, _) => Some(handle),
@@ -87,7 +87,7 @@ impl Last {
     }
 }
 
-/// Where the run stands after the batches of a seat that were given out.
+/// Where the run stands after the batches of an epoch handle that were given out.
 pub(super) fn reached(handle: &EpochHandle, partition: &Partition, options: &Options) -> Start {
     let (given, epoch) = (handle.progress.given(), handle.start.epoch);
     if partition.is_refused() {

@@ -107,7 +107,7 @@ struct Order {
     seed: u64,
     /// How many samples the data set has, and its fingerprint.
     data: Box<dyn Fn() -> (u64, u32) + Send + Sync>,
-    /// What the states of this loader belong to. It is found out when somebody asks.
+    /// What the states of this loader belong to. It is found out when it is first needed.
     owner: OnceLock<Owner>,
 }
 
@@ -403,7 +403,7 @@ impl<B: Batch> DataLoader<B> {
     /// # Panics
     ///
     /// In a process that was forked from the one that built the loader, at the moment when another thread of that began an epoch or asked
-    /// for the state: nobody knows in the child where the run stands. Ask before the fork.
+    /// for the state: it is not known in the child where the run stands. Ask before the fork.
     pub fn state(&self) -> LoaderState {
         self.owner(1); // first: it calls the program's code
         let last = self.last();
@@ -452,12 +452,12 @@ impl<B: Batch> DataLoader<B> {
         state
     }
 
-    /// Where a rank stands whose batches several devices are given in any order, if one of them has this seat.
+    /// Where a rank stands whose batches several devices are given in any order, if one of them has this handle.
     fn start_of_rank(&self, handle: &EpochHandle) -> Start {
         let last = self.last();
         match last.is_of(handle.share) {
             true => last.start(self.threads.pipeline().options()),
-            // Nobody knows of the others any more.
+            // Where the others stand is not known any more.
             false => handle.start,
         }
     }
@@ -469,7 +469,7 @@ impl<B: Batch> DataLoader<B> {
             "a data set, sampler or batch sampler asks for its loader's state while the loader asks it for its fingerprint, and so waits for itself: a \
              fingerprint, a description and a sampler's order must not need the state"
         );
-        // (Nobody waits while the program's code runs: two that ask at the same time find out the same.)
+        // (No thread waits for another here, where the program's code runs: two that ask at the same time find out the same.)
         let known = self.order.owner.get().copied();
         let owner = known.unwrap_or_else(|| {
             let owner = self.find_owner();
@@ -495,7 +495,7 @@ impl<B: Batch> DataLoader<B> {
         }
     }
 
-    /// Where the run stands. It must not be waited for where nobody may be left who would give it back.
+    /// Where the run stands. Its lock must not be waited for where there may be no thread left to release it.
     ///
     /// # Panics
     ///

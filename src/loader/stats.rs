@@ -10,7 +10,7 @@ use super::histogram::Histogram;
 use crate::meter::{MOST_BAD_SAMPLES, Meter};
 use crate::pipeline::{Crew, Options};
 
-/// Of a shorter loop, nobody should be told what limits it: threads that start, and first batches, are most of it.
+/// Of a shorter loop, it is not said what limits it: threads that start, and first batches, are most of it.
 const SHORTEST_JUDGED_NS: u64 = 10_000_000;
 
 /// Where the time went: in one epoch ([`Epoch::stats`](super::Epoch::stats), [`DataLoader::stats`](crate::DataLoader::stats)), in all of

@@ -11,7 +11,7 @@ pub(crate) struct Meters {
 
 #[derive(Default)]
 struct State {
-    /// Those that somebody may still count with.
+    /// Those that may still be counted with.
     live: Vec<Arc<Meter>>,
     /// When there are so many, it is looked for those that are over. (Not for each: a program may hold thousands of epochs.)
     look_at: usize,
@@ -57,7 +57,7 @@ impl Meters {
 }
 
 impl State {
-    /// Adds up the meters that nobody else holds. (Whoever counts holds one: an epoch, its units, their slabs, copies in flight.)
+    /// Adds up the meters that have no other holder. (All that count hold one: an epoch, its tasks, their slabs, copies in flight.)
     fn tidy(&mut self) {
         let over = &self.over;
         self.live.retain_mut(|meter| match Arc::get_mut(meter) {

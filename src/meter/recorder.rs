@@ -93,7 +93,7 @@ pub(crate) struct Recorder {
     tape: Mutex<Option<Arc<Mutex<Tape>>>>,
 }
 
-/// Who records an event, for which batch of which epoch.
+/// The recorder of an event, and the batch and epoch that the event belongs to.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Subject<'a> {
     pub(super) recorder: &'a Recorder,
@@ -170,8 +170,8 @@ impl Recorder {
 }
 
 impl Tape {
-    /// The number of a row; of a thread's, the calling thread's own. A thread that has ended leaves its row to the next of its name, or a loop
-    /// that starts threads for each epoch would have rows without end.
+    /// The number of a row; of a thread's, the calling thread's own. A thread that has ended leaves its row to the next of its name, or a
+    /// loop that starts threads for each epoch would have rows without end.
     fn row(&mut self, row: Row) -> usize {
         let thread = match row {
             Row::Consumer(_) | Row::Thread(_) => THREAD.try_with(Arc::downgrade).ok(),

@@ -68,7 +68,7 @@ impl fmt::Debug for dyn EncodedPicture {
     }
 }
 
-/// What becomes of a picture's pixels, as it said once: both are sound. Whoever takes memory for it and whoever writes there go by this.
+/// What becomes of a picture's pixels, as it said once: both are sound. Memory is allocated for it by this, and written by this.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Steps {
     drawing: Drawing,

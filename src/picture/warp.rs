@@ -10,7 +10,8 @@ pub struct Warp {
 }
 
 impl Warp {
-    /// Writes the result into `to`. Both pictures have the size `size` (width, height) and `N` bytes a pixel. Pixels from outside are `fill`.
+    /// Writes the result into `to`. Both pictures have the size `size` (width, height) and `N` bytes a pixel. Pixels from outside are
+    /// `fill`.
     pub fn apply<const N: usize>(&self, from: &[u8], to: &mut [u8], size: [u32; 2], fill: [u8; N]) {
         let (from, _) = from.as_chunks::<N>();
         let (to, _) = to.as_chunks_mut::<N>();

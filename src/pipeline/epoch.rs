@@ -1,4 +1,4 @@
-//! Epoch contexts: what everybody shares who works on an epoch.
+//! Epoch contexts: what all threads share that work on an epoch.
 
 use super::lookahead::Announced;
 use super::plan::epoch_plan::EpochPlan;
@@ -10,7 +10,7 @@ use crate::meter::{Activity, Bar, Meter, Subject};
 use crate::sync::{Arc, AtomicBool, Ordering, planted};
 use crate::tuning::ONE_ALONE_OF;
 
-/// How the tasks of one epoch are made, shared by everybody who works on them. That never changes.
+/// How the tasks of one epoch are made, shared by all threads that work on them. That never changes.
 pub(crate) struct EpochContext {
     pub(crate) session: u64,
     pub(crate) epoch_entry: u64,
@@ -20,13 +20,13 @@ pub(crate) struct EpochContext {
     /// Which samples stand at its positions.
     pub(crate) order: EpochOrder,
     pub(crate) announced: Option<Arc<Announced>>,
-    /// Its number, as the samples' generators have it; 0: nobody wants to know what comes.
+    /// Its number, as the samples' generators have it; 0: the data set does not want to know what comes.
     pub(crate) short_id: u32,
     pub(crate) meter: Arc<Meter>,
     /// Its share of the device's ring, if the loader pins. Epochs whose plans join have one together.
     pub(crate) quota: Option<Arc<SlabQuota>>,
-    /// The epoch has left the shared state, so nobody waits for its tasks. Relaxed: the shared lock decides; this is for who is busy
-    /// without it.
+    /// The epoch has left the shared state, so its tasks are not waited for any more. Relaxed: the shared lock decides; this is for a
+    /// thread that is busy without it.
     pub(crate) has_left: AtomicBool,
 }
 
@@ -36,7 +36,7 @@ impl EpochContext {
         self.has_left.store(true, Ordering::Relaxed);
     }
 
-    /// Whether nobody waits for its tasks any more.
+    /// Whether its tasks are not waited for any more.
     pub(crate) fn has_left(&self) -> bool {
         self.has_left.load(Ordering::Relaxed)
             && !planted("a stream that nobody waits for is pulled")

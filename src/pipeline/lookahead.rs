@@ -1,7 +1,7 @@
-//! Announcements: a data set that wants to know which samples come is told, each sample once, before anybody gets it.
+//! Announcements: a data set that wants to know which samples come is told of each sample once, before that is got.
 //!
-//! A session has one announcer, with a cursor that is kept `lookahead` samples ahead of what is being loaded, in the order of the
-//! shard's rows, and beyond the end of an epoch into the one that follows. Whoever is about to load rows moves the cursor under the
+//! A session has one announcer, with a cursor that is kept `lookahead` samples ahead of what is being loaded, in the order of the shard's
+//! rows, and beyond the end of an epoch into the one that follows. A thread that is about to load rows moves the cursor under the
 //! announcer's own lock, and then calls the data set without any. A pass ends when its epoch leaves the shared state.
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use crate::sync::log;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering, plain, planted};
 use crate::tuning::INDICES_AT_ONCE;
 
-/// Who is told: a data set, with its samples' type erased.
+/// What is told: a data set, with its samples' type erased.
 pub(crate) trait Listener: Send + Sync {
     fn samples(&self) -> u64;
     fn lookahead(&self) -> usize;
@@ -88,7 +88,7 @@ struct Ahead {
     batch: u64,
     row: u64,
     announced: u64,
-    /// How many samples, in order, there are up to the last that somebody has begun to load.
+    /// How many samples there are, in order, up to the last whose loading has begun.
     begun: u64,
     /// How many samples lie before each batch, from the first that is not settled to the one that is announced next.
     starts: VecDeque<u64>,
@@ -101,7 +101,7 @@ struct Ahead {
 
 /// Which samples a pass has.
 enum Samples {
-    /// Nobody has asked the batch sampler.
+    /// The batch sampler was not asked yet.
     Unknown,
     Asking,
     Known {
@@ -111,7 +111,7 @@ enum Samples {
     },
 }
 
-/// A pass, as whoever loads its samples holds it.
+/// A pass, as the threads that load its samples hold it.
 pub(crate) struct Announced {
     announcer: Arc<Announcer>,
     id: u64,
@@ -119,7 +119,7 @@ pub(crate) struct Announced {
     settled: plain::AtomicU64,
 }
 
-/// Ends its epoch context when it is dropped, which must be without the shared lock: the data set is told.
+/// Ends its pass when it is dropped, which must be without the shared lock: the data set is told.
 pub(crate) struct EndsPass(pub(crate) Arc<Announced>);
 
 impl Drop for EndsPass {
@@ -146,7 +146,7 @@ impl Announced {
         Pass::new(self.id, 0).short_id()
     }
 
-    /// The consumer has taken a task, and all before it: nobody loads any of their rows any more.
+    /// The consumer has taken a task, and all before it: none of their rows is loaded any more.
     pub(crate) fn settle(&self, place: &Place) {
         if place.ends_batch() {
             self.settle_before(place.batch + 1);
@@ -173,7 +173,7 @@ enum Step {
     Announce(Vec<Run>),
     /// Find out which samples a pass has.
     Ask(u64, Start),
-    /// Wait for others.
+    /// Wait for other threads.
     Wait,
     Done,
 }
@@ -300,7 +300,7 @@ impl Announcer {
         if !runs.is_empty() {
             return Step::Announce(runs);
         }
-        // Others may be announcing these rows at this moment.
+        // Other threads may be announcing these rows at this moment.
         let is_told = own_rows.is_none_or(|(start, end)| {
             let own = find(passes, id);
             own.is_none_or(|own| {
@@ -338,7 +338,7 @@ impl Announcer {
         }
     }
 
-    /// The pass is over: the data set is told when it is told nothing else of it.
+    /// The pass is over. The data set is told so when no other call about the pass is running.
     fn end(&self, id: u64) {
         let mut passes = self.passes.lock();
         if let Some(ahead) = find(&mut passes, id) {
@@ -357,7 +357,7 @@ impl Announcer {
         self.changed.notify_all();
         drop(passes);
         if let Some(ended) = ended.filter(|ended| ended.announced > 0) {
-            // It is the program's code, and may panic where nobody can tell.
+            // It is the program's code, and may panic where there is no caller to report that to.
             let tell = AssertUnwindSafe(|| self.shared.listener.pass_ended(ended.pass));
             if let Err(payload) = catch_unwind(tell) {
                 let message = panic_message(payload);
@@ -384,7 +384,7 @@ impl Samples {
 }
 
 impl Ahead {
-    /// How many samples are announced that nobody has begun to load.
+    /// How many samples are announced whose loading has not begun.
     fn ahead(&self) -> u64 {
         match self.is_over {
             true => 0,
@@ -412,7 +412,7 @@ impl Ahead {
             self.starts.pop_front();
         }
         self.pass.settled = self.starts.front().copied().unwrap_or(0);
-        // Of a batch that failed, nobody may have begun the last rows.
+        // Of a batch that failed, the last rows may never have been begun.
         self.begun = self.begun.max(self.pass.settled);
     }
 

@@ -1,7 +1,7 @@
 //! The schedule of a session: which task is opened, claimed, granted a slab, finished and delivered, and when.
 //!
-//! It is a plain state machine, without threads, clocks or devices. Everybody who works on a session asks it, under the shared lock,
-//! what to do next, and reports what was done. `README.md` has the states of a task as a table.
+//! It is a plain state machine, without threads, clocks or devices. The threads that work on a session ask it, under the shared lock, what
+//! to do next, and report what was done. `README.md` has the states of a task as a table.
 //!
 //! A *session* is what one consumer iterates: epochs that follow each other, as [entries](EpochEntry) of one sequence of tasks. So the
 //! boundary of two epochs changes neither the window, nor the order in which slabs are granted and tasks delivered.
@@ -87,7 +87,7 @@ pub(crate) enum Claim {
     Pull { task: TaskId },
 }
 
-/// Who asks for something to do.
+/// The thread that asks for something to do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Claimant {
     /// It is a worker beyond [`COPYING_WORKERS`](crate::tuning::COPYING_WORKERS).
@@ -267,14 +267,14 @@ impl<E, U> Schedule<E, U> {
         pulls.is_some_and(|pulls| pulls.before_loading)
     }
 
-    /// Whether somebody pulls the items of a task: one at a time, in order.
+    /// Whether the items of a task are being pulled. Tasks are pulled one at a time, in order.
     fn is_pulling(&self) -> bool {
         let last = self.open.back();
         last.is_some_and(|entry| entry.stage == Stage::Pulling)
     }
 
-    /// Whether a task is no further behind the first than what was given out can be told from what was not. Only tasks of the consumer's
-    /// epoch are given out, so those of later ones are always near.
+    /// Whether a task is at most `MOST_BEHIND` batches beyond the first: as far as is recorded which batches were given out. Only tasks of
+    /// the consumer's epoch are given out before their turn, so those of later epochs are always near.
     fn is_near(&self, task: TaskId, tasks: &EpochTasks) -> bool {
         !self.any_order
             || self.first < tasks.first
@@ -321,7 +321,7 @@ impl<E, U> Schedule<E, U> {
             false => MOST_BATCHES_AHEAD,
         };
         let fast = usize::try_from(4 * RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
-        // Those that are made whole keep all workers busy: each makes one, and the next may begin.
+        // Tasks that are made by one worker each keep all workers busy: each makes one, and the next may begin.
         let fast = match solo.is_pinned && self.is_whole(plan, solo, ns) {
             true => fast.max(2 * solo.runs()),
             false => fast,
@@ -362,11 +362,11 @@ impl<E, U> Schedule<E, U> {
         match (solo, self.task_ns(plan)) {
             // The caller's thread is the only one.
             (Solo { workers: 0, .. }, _) => 1,
-            // Half a run at most, to leave something for the others.
+            // Half a run at most, to leave something for the other workers.
             (solo, Some(ns)) if ns <= RUN_NS / 2 => {
                 let share = (self.window(plan) / solo.runs()).max(1);
                 let fast = usize::try_from(RUN_NS / ns.max(1)).unwrap_or(usize::MAX);
-                // In any order, none waits in the hands of a worker for a slow one before it.
+                // In any order, no task is to wait for a slow one that was claimed with it.
                 let most = if self.any_order { 1 } else { usize::MAX };
                 let left = tasks.end.0 - self.end().0;
                 left.min(share.min(fast).min(self.room(plan)).min(most) as u64)
@@ -457,7 +457,7 @@ impl<E, U> Schedule<E, U> {
     pub(crate) fn laid_out(&mut self, task: TaskId) -> Next {
         let entry = self.entry(task);
         if entry.stage != Stage::LayingOut {
-            // It failed meanwhile for lack of a slab: somebody else delivers the error, or already has.
+            // It failed meanwhile for lack of a slab: another thread delivers the error, or already has.
             return Next::Wait;
         }
         entry.stage = Stage::Loading;

@@ -1,8 +1,8 @@
-//! Statuses: what each worker is doing, for whoever waits for it.
+//! Statuses: what each worker is doing, for the threads that wait for it.
 //!
 //! A worker writes down which row it is at, and in which [`Stage`]. If the loader has a `timeout`, it also says since when, sample by
-//! sample. A consumer that waits looks at the statuses: one whose sample takes too long is [given up](WorkerStatus::give_up). Then
-//! somebody else reports for the worker. Who reports is decided once, by the status's state: either the worker
+//! sample. A consumer that waits looks at the statuses: one whose sample takes too long is [given up](WorkerStatus::give_up). Then another
+//! thread reports for the worker. Which of the two reports is decided once, by the status's state: either the worker
 //! [leaves](WorkerStatus::leave) the program's code first, or it is given up, and whatever it brings back is dropped.
 
 use std::time::Duration;
@@ -12,10 +12,10 @@ use crate::error::{Error, SampleId, Stage, TimedOut};
 use crate::sync::plain::{AtomicU64, AtomicUsize as PlainUsize};
 use crate::sync::{Arc, AtomicUsize, Instant, Ordering, Weak};
 
-/// The number of a status that nobody looks at: the consumer's own.
+/// The number of a status that no other thread looks at: the caller's own, or the pin thread's.
 const NOBODY: usize = usize::MAX;
 
-/// The state of a status: nobody runs the program's code there, somebody does, or whoever did was given up.
+/// The state of a status: the worker does not run the program's code, it does, or it was given up while it did.
 const FREE: usize = 0;
 const WORKING: usize = 1;
 const GIVEN_UP: usize = 2;
@@ -63,7 +63,7 @@ pub(crate) struct WorkerStatus {
     /// Samples have a timeout, so their beginning is written down.
     is_timed: bool,
     state: AtomicUsize,
-    // The rest is for whoever looks on, and orders nothing but itself.
+    // The rest is for other threads to look at, and orders nothing but itself.
     doing: PlainUsize,
     /// The row of its place, also where a task is made again without some of them.
     row: PlainUsize,
@@ -107,7 +107,7 @@ impl WorkerStatus {
         }
     }
 
-    /// The status of a thread that nobody waits for but itself.
+    /// The status of a thread that no other waits for: the caller's own, or the pin thread's.
     pub(crate) fn of_caller(epoch: Instant) -> WorkerStatus {
         WorkerStatus::with(NOBODY, Weak::new(), epoch, false)
     }
@@ -145,7 +145,7 @@ impl WorkerStatus {
         self.state.store(WORKING, Ordering::Release);
     }
 
-    /// The worker has left it, by a return or by a panic. `false`: it was given up, others have reported for it, and it must not.
+    /// The worker has left it, by a return or by a panic. `false`: it was given up, another thread reports for it, and it must not.
     #[must_use]
     pub(crate) fn leave(&self) -> bool {
         let (order, failed) = (Ordering::AcqRel, Ordering::Acquire);
@@ -167,7 +167,7 @@ impl WorkerStatus {
         self.state.load(Ordering::Acquire) == GIVEN_UP
     }
 
-    /// The worker comes to a row. (Nobody else writes, and others read it for their messages.)
+    /// The worker comes to a row. (No other thread writes, and others read it for their messages.)
     #[inline(always)]
     pub(crate) fn comes_to(&self, row: usize) {
         self.row.store(row, Ordering::Relaxed);
@@ -189,7 +189,7 @@ impl WorkerStatus {
     /// The worker begins a sample, and asks the sampler for it.
     pub(crate) fn samples(&self, row: usize, began: Instant) {
         if self.is_timed {
-            // First, so that nobody takes the new row for one that began when the last did.
+            // First, so that the new row is not taken for one that began when the last did.
             self.began_ns.store(0, Ordering::Relaxed);
             self.row.store(row, Ordering::Release);
             self.index.store(u64::MAX, Ordering::Release);

@@ -14,8 +14,8 @@ pub(super) struct Successive {
     logarithms: Vec<f64>,
     num_samples: usize,
     seed: u64,
-    /// The orders of the epochs asked for last, the latest at the end. Nothing is computed under the lock: whoever
-    /// asks for an epoch first computes it, and who asks meanwhile waits for that epoch only.
+    /// The orders of the epochs asked for last, the latest at the end. Nothing is computed under the lock: the
+    /// first caller that asks for an epoch computes it, and callers that ask meanwhile wait for that epoch only.
     recent: Mutex<VecDeque<(u64, Order)>>,
 }
 

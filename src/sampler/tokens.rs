@@ -55,8 +55,8 @@ pub struct TokenBatchSampler {
     shuffle: bool,
 }
 
-/// How many batches a window holds, if nobody says how large it is. Each window has a batch that is not full, of half the size on
-/// average: half a percent of all.
+/// How many batches a window holds, if the program does not say how large it is. Each window has a batch that is not full, of half the size
+/// on average: half a percent of all.
 const BATCHES_IN_WINDOW: u64 = 100;
 
 impl TokenBatchSampler {

@@ -1,14 +1,14 @@
-//! What is asked between two items of a stream: whether somebody still waits for it. It also says that the stream does not hang.
+//! What is asked between two items of a stream: whether an epoch still waits for it. It also says that the stream does not hang.
 //!
-//! Whoever pulls a stream for a loader [watches](watched) the calling thread meanwhile. It need not be passed from stream to stream, and
-//! iterators can ask, too.
+//! The code that pulls a stream for a loader [watches](watched) the calling thread meanwhile. So nothing need be passed from stream to
+//! stream, and iterators can ask, too.
 
 use std::cell::RefCell;
 
 use crate::error::Interrupted;
 use crate::sync::{Arc, thread_local};
 
-/// What is told of each item that comes on a thread. It returns whether somebody waits for more.
+/// What is told of each item that comes on a thread. It returns whether more are waited for.
 pub(crate) type Watcher = Arc<dyn Fn() -> bool + Send + Sync>;
 
 thread_local! {

@@ -97,7 +97,7 @@ impl<T> Mutex<T> {
         }
     }
 
-    /// For where nobody may be left who would release it.
+    /// For where there may be no thread left to release it.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         Some(MutexGuard {
             guard: self.0.try_lock()?,

@@ -89,7 +89,7 @@ fn list(text: &str) -> Option<Vec<usize>> {
     Some(numbers)
 }
 
-/// The other way round.
+/// The reverse: writes a list of numbers as such a text.
 pub(crate) fn listed(numbers: &[usize]) -> String {
     let mut text = String::new();
     for run in numbers.chunk_by(|one, next| one + 1 == *next) {

@@ -16,7 +16,7 @@ pub(crate) const ALIGNMENT: usize = 256;
 /// The plan of one batch: its fields, one after the other in a single slab, each at a 256-byte boundary.
 ///
 /// The library makes it and lends it to [`Sample::plan`](crate::Sample::plan), which adds fields. It cannot be copied or replaced: where a
-/// batch's rows lie, and who keeps them, follows from the layout that its own table was made with.
+/// batch's rows lie, and what keeps them, follows from the layout that its own table was made with.
 ///
 /// # Examples
 ///

@@ -24,7 +24,7 @@ pub(crate) struct Offload {
 #[cfg(feature = "nvjpeg")]
 pub(crate) const WHOLE_SHARE: u8 = 64;
 
-/// Which rows of a unit a device decodes, where the CPU decodes the others. It follows from the seed, the epoch and the row's place in the
+/// Which rows of a task a device decodes, where the CPU decodes the others. It follows from the seed, the epoch and the row's place in the
 /// order, so it is the same for any number of workers, ranks, or interruptions.
 #[cfg(feature = "nvjpeg")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(crate) struct OwnPictures {
     pub(crate) share: u8,
     pub(crate) seed: u64,
     pub(crate) epoch: u64,
-    /// The place in the order of the unit's first row, and how far apart the places of its rows are.
+    /// The place in the order of the task's first row, and how far apart the places of its rows are.
     pub(crate) start: u64,
     pub(crate) step: u64,
 }
@@ -84,7 +84,7 @@ mod tests {
         }
     }
 
-    /// A row stays the device's when the share grows; and it is the row's place that counts, not its unit.
+    /// A row stays the device's when the share grows; and it is the row's place that counts, not its task.
     #[test]
     fn a_place_decides() {
         for row in 0..1_000 {

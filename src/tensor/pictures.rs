@@ -1,4 +1,4 @@
-//! Pictures that stay encoded: the row of the batch is made on the device, or on the host if somebody reads it there.
+//! Pictures that stay encoded: the row of the batch is made on the device, or on the host if it is read there.
 //!
 //! A picture's file lies in its own row, if it fits. That is page-locked memory, from which a decoder copies a file in a seventh of the
 //! time (2.7 us instead of 21 for 110 KB, nvJPEG on an H200), and it is there anyway.
@@ -42,8 +42,8 @@ impl fmt::Debug for EncodedFile {
 #[derive(Debug, Default)]
 pub(super) struct Pictures {
     noted: Mutex<Vec<Noted>>,
-    /// Some are shared by the device and the CPU. (Relaxed: it is read by who finishes the batch, and the board's lock synchronizes the
-    /// two.)
+    /// Some are shared by the device and the CPU. (Relaxed: it is read by the thread that finishes the batch, and the lock of the shared
+    /// state synchronizes the two.)
     are_shared: AtomicBool,
 }
 

@@ -226,8 +226,8 @@ impl<'a> Row<'a> {
         self.mark(field.index);
         let spec = self.layout.spec(field)?;
         let (streaming, offset) = (self.streaming, spec.offset + self.row * spec.row_bytes);
-        // SAFETY: a field of pictures is dense, and `spec` checked it, so the row lies within the layout's bytes (*layouts are in bounds and
-        // aligned*).
+        // SAFETY: a field of pictures is dense, and `spec` checked it, so the row lies within the layout's bytes (*layouts are in bounds
+        // and aligned*).
         let room: &mut [u8] = unsafe { self.lend(offset, spec.row_bytes) };
         let bytes = file.as_ref();
         let file = match room.split_at_mut_checked(bytes.len()) {

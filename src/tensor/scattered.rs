@@ -64,7 +64,7 @@ impl Sources {
 
     /// Keeps a row that was made for the batch.
     pub(super) fn keep_pageable(&self, storage: Arc<dyn Storage>) {
-        // Relaxed: the thread that finishes the batch reads it, and the board's lock synchronizes the two.
+        // Relaxed: the thread that finishes the batch reads it, and the shared state's lock synchronizes the two.
         self.pageable.store(true, Ordering::Relaxed);
         self.others.lock().push(storage);
     }
@@ -96,13 +96,13 @@ pub(crate) trait TableColumn: Send + Sync {
     fn read(&self, numbers: &[i64], slab: &Arc<dyn Storage>) -> Gathered;
 }
 
-/// Rows in host memory, consecutively, and who owns it.
+/// Rows in host memory, consecutively, and the owner of that memory.
 pub(crate) struct Gathered {
     pub(crate) base: NonNull<u8>,
     pub(crate) owner: Arc<dyn Storage>,
 }
 
-/// The storage of a scattered field: a list in the slab that says which rows it has, and who has the rows.
+/// The storage of a scattered field: a list in the slab that says which rows it has, and the owners of the rows.
 pub(crate) struct Scattered {
     slab: Arc<dyn Storage>,
     rows: usize,
@@ -331,7 +331,7 @@ impl Scattered {
             let row = picture.row;
             let to = &mut all[row * self.row_bytes..][..self.row_bytes];
             if let Err(error) = picture.picture.draw(self.file_of(picture), to) {
-                // Whoever makes batches knows which sample that is.
+                // The code that makes batches knows which sample that is.
                 std::panic::panic_any(NotDrawn { row, error });
             }
         }
@@ -374,12 +374,12 @@ impl Scattered {
         assert!(picture.row < self.rows && bytes <= self.row_bytes);
         // SAFETY: the row lies within the rows.
         let row = unsafe { base.add(picture.row * self.row_bytes) };
-        // SAFETY: `of_pictures`'s contract: these bytes are initialized, the slab keeps them, and nobody writes them.
+        // SAFETY: `of_pictures`'s contract: these bytes are initialized, the slab keeps them, and they are not written.
         unsafe { std::slice::from_raw_parts(row.as_ptr(), bytes) }
     }
 
-    /// Counts the batch's pictures, whose rows are made: by the device, but for those that the CPU decoded for these reasons. Whoever makes
-    /// them first counts them: a batch that was decoded may still be read on the host.
+    /// Counts the batch's pictures, whose rows are made: by the device, but for those that the CPU decoded for these reasons. They are
+    /// counted where they are made first: a batch that was decoded may still be read on the host.
     #[cfg(feature = "nvjpeg")]
     pub(crate) fn count_pictures(&self, by_cpu: &Reasons, decoded: DecodedIn) {
         let Source::Pictures {

@@ -1,7 +1,7 @@
 //! Ranges of NVTX, in a domain of their own: `nsys profile` and other tools of NVIDIA's show them beside the GPU's work.
 //!
-//! NVTX has no library of its own. A tool that is attached sets `NVTX_INJECTION64_PATH` to a library; whoever has ranges to show loads
-//! it, and offers it tables of function pointers, into which it writes what it wants to be called. This is what NVTX's header does
+//! NVTX has no library of its own. A tool that is attached sets `NVTX_INJECTION64_PATH` to a library; a program that has ranges to show
+//! loads it, and offers it tables of function pointers, into which it writes what it wants to be called. This is what NVTX's header does
 //! (`nvtx3/nvtxDetail/nvtxInit.h`, version 3), for the three functions that are used here. Without a tool, a range costs a look.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
@@ -183,7 +183,7 @@ impl Tool {
     }
 
     fn load(path: &std::ffi::OsStr) -> Result<Option<Tool>, libloading::Error> {
-        // SAFETY: whoever set the variable wants this library to be loaded, and what it runs then.
+        // SAFETY: the user that set the variable wants this library to be loaded, and what it runs then.
         let library = unsafe { libloading::Library::new(path) }?;
         // SAFETY: that is the type of the function of this name.
         let initialize = unsafe { library.get::<Initialize>(b"InitializeInjectionNvtx2\0") }?;

@@ -179,11 +179,12 @@ pub trait Stages: Send + Sync + Sized + 'static {
     }
 }
 
-/// How long somebody waits for a request before what runs it is asked for a sign of life, and how long that may take.
+/// How long a `get` waits for a request before what runs it is asked for a sign of life, and how long that may take.
 const SIGN_AFTER: Duration = Duration::from_secs(1);
 const SIGN_WITHIN: Duration = Duration::from_secs(14);
 
-/// When who began to wait looks for a sign of life: of what another asked for one, it need not come before this one would have asked.
+/// When a `get` that began to wait at `began` looks for a sign of life. If another `get` has asked for one (at `asked`), it is due when
+/// that one's time is over, but not before this `get` would have asked itself.
 fn sign_due(began: Instant, asked: Option<Instant>) -> Option<Instant> {
     let own = began.checked_add(SIGN_AFTER)?;
     match asked {
@@ -192,7 +193,7 @@ fn sign_due(began: Instant, asked: Option<Instant>) -> Option<Instant> {
     }
 }
 
-/// What is shared with whoever runs requests.
+/// What is shared with the threads, or the tasks of a runtime, that run requests.
 #[doc(hidden)]
 pub struct Inner<S: Stages> {
     source: S,
@@ -226,7 +227,7 @@ impl<S: Stages> Inner<S> {
         false
     }
 
-    /// Drops what nobody needs, and starts what there is room for now.
+    /// Drops what is not needed any more, and starts what there is room for now.
     fn clear(self: &Arc<Self>, gone: Gone<S::Raw>) {
         gone.aborts.into_iter().for_each(|abort| abort());
         gone.outcomes.into_iter().for_each(drop_quietly);
@@ -335,7 +336,7 @@ impl<S: Stages> Inner<S> {
 /// What was fetched counts until it is decoded, or that failed.
 struct Held<'a, S: Stages> {
     inner: &'a Arc<Inner<S>>,
-    /// `None`: it was fetched by whoever needs it, or not at all.
+    /// `None`: it was fetched by the thread that needs it, or not at all.
     counted: Option<Counted>,
 }
 
@@ -348,7 +349,7 @@ impl<S: Stages> Drop for Held<'_, S> {
     }
 }
 
-/// It is the program's to drop, and its panic nobody's.
+/// Drops something of the program's. A panic of its `Drop` is caught and ignored.
 fn drop_quietly<T>(thing: T) {
     if let Err(payload) = catch_unwind(AssertUnwindSafe(|| drop(thing))) {
         drop(panic_message(payload));
@@ -394,7 +395,7 @@ impl<S: Stages> Staged<S> {
     }
 
     fn limited(mut self, limit: impl FnOnce(&mut Limits)) -> Staged<S> {
-        // Nothing has been started before it is in a loader, so nobody shares it.
+        // Nothing has been started before it is in a loader, so it is not shared yet.
         if let Some(inner) = self.inner.as_mut().and_then(Arc::get_mut) {
             limit(&mut inner.limits);
         }
@@ -545,7 +546,8 @@ impl<S: Stages> fmt::Debug for Inner<S> {
 mod tests {
     use super::*;
 
-    /// Who comes when a sign that another asked for is nearly due waits as long as who asks for one.
+    /// A `get` that begins to wait when a sign that another asked for is nearly due waits for it as long as one that asks itself
+    /// waits before it asks.
     #[test]
     fn a_sign_of_life_has_its_time() {
         let asked = Instant::now();

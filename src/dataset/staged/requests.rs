@@ -4,7 +4,7 @@
 //! What a request fetches follows from its index alone, so of several requests of an index that were made for a pass, any will do. The
 //! pass counts, because it says when they are not needed any more.
 //!
-//! A request that hangs must not be in the way of others for good. So what it takes (a place among those in flight, and the one
+//! A request that hangs must not hold others up for good. So what it takes (a place among those in flight, and the one
 //! that is allowed beyond `max_bytes`) is its own for half of its loader's `timeout`: see [`State::expire`]. Half, so that a sample
 //! that was not announced, and waits for a place, still has the other half.
 
@@ -58,16 +58,16 @@ pub(super) struct State<R> {
     made: u64,
     /// The requests of each index that no `get` has taken on, in order.
     of_index: HashMap<u64, VecDeque<u64>>,
-    /// Those that wait to run, and that nobody waits for.
+    /// Those that wait to run, and that no `get` waits for.
     queued: BTreeSet<u64>,
-    /// Those that wait to run while somebody waits for them.
+    /// Those that wait to run while a `get` waits for them.
     urgent: VecDeque<u64>,
     /// Those that run. Some may not be wanted any more.
     runs: BTreeMap<u64, Run>,
     /// How many of them have no place in flight any more: they run for too long.
     overdue: usize,
-    /// Those that run while somebody waits for them, or are done and not decoded by whoever waited for them; and until when that
-    /// counts.
+    /// Those that run while a `get` waits for them, or are done and not yet decoded by the `get` that waited for them; and until when
+    /// that counts.
     awaited: BTreeMap<u64, Option<Instant>>,
     /// When the first of these is to be [expired](State::expire), or earlier.
     first_due: Option<Instant>,
@@ -90,7 +90,7 @@ pub(super) struct State<R> {
 
 struct Request<R> {
     index: u64,
-    /// Whom it was made for; `None`: for a `get` that waits.
+    /// The pass that it was made for; `None`: for a `get` that waits.
     pass: Option<Pass>,
     /// How long the sample may take.
     timeout: Option<Duration>,
@@ -102,7 +102,7 @@ struct Request<R> {
 /// A request that runs.
 #[derive(Clone, Copy)]
 struct Run {
-    /// When it has no place any more, and when nobody waits for its thread; `None`: never.
+    /// When it has no place any more, and when its thread is not waited for any more; `None`: never.
     gives_way: Option<Instant>,
     is_late: Option<Instant>,
     has_place: bool,
@@ -162,7 +162,7 @@ pub(super) struct Counted {
 pub(super) enum Found<R> {
     /// It was fetched, and counts as held until it is [`released`](State::release).
     Done(Outcome<R>, Counted),
-    /// There is nobody who could fetch it: the caller must.
+    /// No thread could fetch it: the caller must.
     Nobody,
     Wait,
 }
@@ -203,7 +203,7 @@ impl<R> State<R> {
         gone
     }
 
-    /// The rest of a batch that failed: nobody got it, and nobody will.
+    /// Drops the requests for the rest of a batch that failed: these samples were not got, and will not be.
     fn drop_settled(&mut self, pass: Pass, gone: &mut Gone<R>) {
         // When so many samples of the pass are done with as were announced with this one, it is.
         let of_pass = self.of_pass(pass.id());
@@ -241,7 +241,7 @@ impl<R> State<R> {
         gone
     }
 
-    /// Drops a request, unless somebody waits for it.
+    /// Drops a request, unless a `get` waits for it.
     fn cancel(&mut self, number: u64, gone: &mut Gone<R>) {
         let Some(request) = self.requests.get_mut(&number) else {
             return;
@@ -302,7 +302,7 @@ impl<R> State<R> {
         // (Or all that there are hang.)
         let has_nobody = self.is_lacking && self.threads <= self.overdue;
         let Some(request) = self.requests.get_mut(&number) else {
-            return Found::Nobody; // cannot be: whoever waits keeps it
+            return Found::Nobody; // cannot be: the `get` that waits keeps it
         };
         let is_first = request.waiter.is_none();
         match request.stage {
@@ -348,7 +348,7 @@ impl<R> State<R> {
         self.awaited.remove(&counted.number);
     }
 
-    /// Whoever waits for a request waits no longer. If it runs, it runs on, unless it can be stopped.
+    /// A `get` gives up waiting for its request. If the request runs, it runs on, unless it can be stopped.
     pub(super) fn give_up(&mut self, number: u64) -> Option<Abort> {
         self.stats.given_up += 1;
         self.queued.remove(&number);
@@ -387,7 +387,7 @@ impl<R> State<R> {
         due
     }
 
-    /// When something may be expired that is in the way of what waits to run.
+    /// When something may be expired that holds up what waits to run.
     pub(super) fn next_expiry(&self) -> Option<Instant> {
         let is_in_the_way = !self.urgent.is_empty() || !self.queued.is_empty();
         self.first_due.filter(|_| is_in_the_way)
@@ -398,14 +398,14 @@ impl<R> State<R> {
         self.overdue == MOST_OVERDUE && !std::mem::replace(&mut self.has_said_most, true)
     }
 
-    /// How many requests nobody waits for when everything is over, and when there may be more.
+    /// How many requests are not waited for when everything is over, and when there may be more.
     pub(super) fn hanging(&self, now: Instant) -> (usize, Option<Instant>) {
         let ends = self.runs.values().filter_map(|run| run.is_late);
         let (past, to_come): (Vec<_>, Vec<_>) = ends.partition(|end| *end <= now);
         (past.len(), to_come.into_iter().min())
     }
 
-    /// The request that may run now: first those that somebody waits for, then in order.
+    /// The request that may run now: first those that a `get` waits for, then in order.
     fn next(&self, limits: &Limits) -> Option<u64> {
         let running = self.runs.len() - self.overdue;
         if self.is_closed || running >= limits.in_flight {
@@ -418,7 +418,7 @@ impl<R> State<R> {
         let more = each as u128 * (running as u128 + 1);
         let is_unlimited = limits.max_bytes == usize::MAX;
         let fits = is_unlimited || self.held_bytes + more <= limits.max_bytes as u128;
-        // One is always allowed: if nothing else is there, or somebody waits, and for nothing that runs.
+        // One is always allowed: if nothing else is there, or a `get` waits and none of the requests that run is waited for.
         let is_alone = running == 0 && self.held_bytes == 0;
         let is_awaited = urgent.is_some() && self.awaited.is_empty();
         (fits || is_alone || is_awaited && !planted("a request that is waited for has no room"))
@@ -469,7 +469,7 @@ impl<R> State<R> {
         }
     }
 
-    /// A request has run. Gives back what nobody wants: it still runs until that is dropped.
+    /// A request has run. Gives back what is not wanted any more: it still runs until that is dropped.
     pub(super) fn finish(
         &mut self,
         number: u64,
@@ -503,7 +503,7 @@ impl<R> State<R> {
         }
     }
 
-    /// No thread can be started: whoever waits must fetch what it waits for.
+    /// No thread can be started: each `get` that waits must fetch its sample itself.
     pub(super) fn tell_waiting(&self) {
         for request in self.requests.values() {
             request.waiter.iter().for_each(|waiter| {

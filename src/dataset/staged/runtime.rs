@@ -174,7 +174,7 @@ impl<S: AsyncStagedDataset> Drop for Task<S> {
             return;
         }
         if self.inner.finish(self.number, Ok(Err(SHUT_DOWN.into()))) {
-            // Nobody aborted it. Others would end in the same way, each within the call that starts it.
+            // It was not aborted. Others would end in the same way, each within the call that starts it.
             let mut state = self.inner.state.lock();
             state.is_lacking = true;
             state.tell_waiting();

@@ -1,6 +1,6 @@
 //! The threads that fetch: started when there is something to do for them, ended when their data set is dropped.
 //!
-//! Nobody can stop a thread whose request hangs. When its request gives its place to another, one more thread may be started; should it
+//! A thread whose request hangs cannot be stopped. When its request gives its place to another, one more thread may be started; should it
 //! come back, it fetches again like any other.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};

@@ -61,7 +61,7 @@ const REFUSED: &str = "the decoder refused it";
 pub(super) struct Engine {
     driver: Driver,
     decoder: Decoder,
-    /// For rows that are made on the host. Last: what the decoder frees waits for it, if nobody could.
+    /// For rows that are made on the host. Last: what the decoder frees waits for it, if no other thread could.
     stream: RawStream,
 }
 
@@ -263,7 +263,7 @@ impl Engine {
         let done = self.driver.synchronize(&self.stream);
         // (The call may have failed for itself. Others may get the row's memory behind the error, so the copy must be over.)
         if done.is_err() && self.driver.synchronize(&self.stream).is_err() {
-            row.leak(); // nobody can tell when it was read
+            row.leak(); // there is no way to tell when it was read
         }
         copied.and(done).map(Ok)
     }
@@ -312,7 +312,7 @@ fn decoder(
         && decoder.engines() > 0
         && nvjpeg::variable(nvjpeg::CONNECTIONS).is_none()
     {
-        // (Who trains a ResNet-50 beside the decoder loses 1.2 to 2.3 % of the time with 32, and 2 to 10 % with eight:
+        // (Training a ResNet-50 beside the decoder loses 1.2 to 2.3 % of the time with 32, and 2 to 10 % with eight:
         // docs/performance.md.)
         log::warn!(
             "nvJPEG has 20 streams of its own, and this process eight connections to the device: a training step that shares one with \

@@ -25,7 +25,7 @@ pub(super) struct Job {
 }
 
 impl Drop for Job {
-    /// Nobody waits for what will never be told.
+    /// Tells the waiting thread that it failed, if its end was not told yet: otherwise that thread would wait for ever.
     fn drop(&mut self) {
         if let Some(when_decoded) = self.when_decoded.take() {
             let device = self.fields.first().map(EncodedRows::device);

@@ -42,7 +42,7 @@ struct Queue {
     is_closed: bool,
 }
 
-/// Closes the queue when the thread ends, however it does: who hands something over later is told so.
+/// Closes the queue when the thread ends, however it does: a thread that hands something over later is told so.
 struct Closing<'a>(&'a Shared);
 
 impl Drop for Closing<'_> {
@@ -214,8 +214,8 @@ impl Station<'_> {
         self.tell();
     }
 
-    /// What went wrong is the fault of the batches that are being decoded, as far as anybody can tell: the others get a decoder that is
-    /// opened anew. If there is none, or it decodes nothing either, nobody is decoded: opening takes most of a second, and must not be
+    /// What went wrong is the fault of the batches that are being decoded, as far as can be told: the others get a decoder that is
+    /// opened anew. If there is none, or it decodes nothing either, all batches fail: opening takes most of a second, and must not be
     /// tried for each batch.
     fn fail(&mut self, error: &Error) {
         let is_open = self.engine.is_some();
@@ -250,7 +250,7 @@ impl Station<'_> {
             Some(engine) => engine,
             None => {
                 let opened = Engine::open(self.driver, &self.shared.taken);
-                // Who asked for it meanwhile asked for this.
+                // Requests to open it that came meanwhile are met by this.
                 self.shared.queue.lock().is_expected = false;
                 self.shared.was_tried.store(true, Ordering::Relaxed);
                 let engine = self.engine.insert(opened?);
@@ -267,7 +267,7 @@ impl Station<'_> {
                 return Ok(());
             }
         }
-        // (Kernels decode for so long that nobody should wait until they have decoded the next chunk, too.)
+        // (Kernels take long to decode a chunk, so what is decoded is not held back until they have decoded the next one, too.)
         if engine.is_drawn() || engine.has_kernels_only() && !self.decoded.is_empty() {
             return self.end();
         }
@@ -354,7 +354,7 @@ impl Station<'_> {
                 .iter()
                 .for_each(|field| field.held.device.held.comes_home());
             let told = catch_unwind(AssertUnwindSafe(|| {
-                // First: who is told finds its slab at home. (It may be the device's last holder.)
+                // First, so that the thread that is told finds its slab at home. (It may be the device's last holder.)
                 drop(job);
                 if let Some(when_decoded) = when_decoded {
                     when_decoded(outcome);

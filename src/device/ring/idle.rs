@@ -83,7 +83,7 @@ impl Idle {
         best.into_iter().flatten().min()
     }
 
-    /// Takes the block that is least likely to be large enough for anybody.
+    /// Takes the block that is least likely to be large enough for a request.
     pub(super) fn take_smallest(&mut self) -> Option<HostBlock> {
         let kinds = [&mut self.pinned, &mut self.pageable].into_iter();
         let kind = kinds.into_iter().find(|kind| !kind.blocks.is_empty())?;

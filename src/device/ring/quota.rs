@@ -1,4 +1,4 @@
-//! Accounts: how much of a ring each epoch may have.
+//! Quotas: how much of a ring each epoch may have.
 
 use super::{Kind, Ring, RingState};
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, planted};
@@ -14,7 +14,7 @@ pub(crate) struct SlabQuota {
     slabs: AtomicUsize,
     /// No more than these are to be out, because they are large.
     within: AtomicUsize,
-    /// How many were [added](Account::add_slabs) to that.
+    /// How many were [added](SlabQuota::add_slabs) to that.
     added: AtomicUsize,
     /// What follows from these three, and from `closed`.
     limit: AtomicUsize,
@@ -23,11 +23,11 @@ pub(crate) struct SlabQuota {
     closed: AtomicBool,
 }
 
-/// The most that an account may have, so that the sum of all limits cannot overflow.
+/// The most that a quota may have, so that the sum of all limits cannot overflow.
 const LARGEST_SHARE: usize = usize::MAX >> 16;
 
 impl SlabQuota {
-    /// Opens an account for slabs of this kind: for so many, and [`within`](Account::keep_within) so many. While it is open, the ring may
+    /// Opens a quota for slabs of this kind: for so many, and [`within`](SlabQuota::keep_within) so many. While it is open, the ring may
     /// have that many more blocks.
     pub(crate) fn open(
         ring: &Arc<Ring>,
@@ -50,13 +50,13 @@ impl SlabQuota {
         quota
     }
 
-    /// The same account for one more epoch.
+    /// The same quota for one more epoch.
     pub(crate) fn share(self: &Arc<SlabQuota>) -> Arc<SlabQuota> {
         self.epochs.fetch_add(1, Ordering::Relaxed);
         Arc::clone(self)
     }
 
-    /// Sets how many slabs its epochs have use for, and how many it may have out if slabs are as large as they are now. A closed account
+    /// Sets how many slabs its epochs have use for, and how many it may have out if slabs are as large as they are now. A closed quota
     /// stays closed, for the caller may be later than the epoch's end.
     pub(crate) fn set_slabs(&self, slabs: usize, within: usize) {
         let mut state = self.ring.state.lock();
@@ -65,8 +65,8 @@ impl SlabQuota {
         self.set(&mut state);
     }
 
-    /// Slabs turned out to be larger: only so many of this account's are to be out (each other one finds out by itself). What units were
-    /// told they would find is still theirs: see [`reserve_last`](Account::set_aside_last).
+    /// Slabs turned out to be larger: only so many of this quota's are to be out (each other one finds out by itself). What tasks were
+    /// told they would find is still theirs: see [`reserve_last`](SlabQuota::reserve_last).
     pub(crate) fn keep_within(&self, within: usize) {
         let mut state = self.ring.state.lock();
         self.within.store(within, Ordering::Relaxed);
@@ -84,7 +84,7 @@ impl SlabQuota {
         self.set(&mut state);
     }
 
-    /// How many more slabs it could have out, if so many were [added](Account::add_slabs).
+    /// How many more slabs it could have out, if so many were [added](SlabQuota::add_slabs).
     pub(crate) fn room(&self, more: usize) -> usize {
         let added = self.added.load(Ordering::Relaxed);
         let limit = self.limit.load(Ordering::Relaxed) + more.saturating_sub(added);
@@ -99,8 +99,8 @@ impl SlabQuota {
     }
 
     /// How many it may have out, if only so many of what is set are to be. Without the ring's lock, it is a hint: it reads three numbers,
-    /// of which another thread may be setting the second. Whoever acts on it looks once more when the slab is counted
-    /// ([`reserve_last`](Account::set_aside_last)).
+    /// of which another thread may be setting the second. A caller that acts on it looks once more when the slab is counted
+    /// ([`reserve_last`](SlabQuota::reserve_last)).
     fn most(&self, within: usize) -> usize {
         if self.closed.load(Ordering::Relaxed) {
             return 0;
@@ -121,7 +121,7 @@ impl SlabQuota {
         bytes.saturating_mul(slabs) > crate::system::cache_bytes()
     }
 
-    /// Ends one of its epochs. The last one closes the account, because nobody asks for more. Slabs that are out still
+    /// Ends one of its epochs. The last one closes the quota, because no more will be asked for. Slabs that are out still
     /// come home.
     pub(crate) fn close(&self) {
         if self.epochs.fetch_sub(1, Ordering::AcqRel) == 1 && !planted("a share stays open") {
@@ -134,17 +134,17 @@ impl SlabQuota {
         self.set(&mut self.ring.state.lock());
     }
 
-    /// Identifies the account while it lives.
+    /// Identifies the quota while it lives.
     pub(crate) fn name(self: &Arc<SlabQuota>) -> usize {
         Arc::as_ptr(self) as usize
     }
 
-    /// Whether the account itself has no room, whatever the ring has.
+    /// Whether the quota itself has no room, whatever the ring has.
     pub(crate) fn is_full(&self, reserve: usize) -> bool {
         self.out.load(Ordering::SeqCst) + reserve >= self.limit.load(Ordering::SeqCst)
     }
 
-    /// Whether it has none for the unit on which the consumer is blocked either.
+    /// Whether it has none for the task on which the consumer is blocked either.
     pub(crate) fn is_full_for_last(&self) -> bool {
         self.out.load(Ordering::SeqCst) >= self.most(usize::MAX)
     }
@@ -155,7 +155,7 @@ impl SlabQuota {
     }
 
     /// Counts a slab that is about to be taken, if `reserve` more would still fit. `more`: as if so many were
-    /// [added](Account::add_slabs), which the caller does before it takes the slab.
+    /// [added](SlabQuota::add_slabs), which the caller does before it takes the slab.
     pub(crate) fn reserve(
         self: &Arc<SlabQuota>,
         reserve: usize,
@@ -177,8 +177,8 @@ impl SlabQuota {
         charged.is_ok().then(|| Reservation(Some(Arc::clone(self))))
     }
 
-    /// The same, for the unit on which the consumer is blocked. It gets what was left for it before slabs became so large that
-    /// [fewer](Account::keep_within) are to be out.
+    /// The same, for the task on which the consumer is blocked. It gets what was left for it before slabs became so large that
+    /// [fewer](SlabQuota::keep_within) are to be out.
     pub(crate) fn reserve_last(self: &Arc<SlabQuota>) -> Option<Reservation> {
         let limit = self.most(usize::MAX);
         let more = |out| (out < limit || planted("no limit")).then_some(out + 1);
@@ -192,7 +192,7 @@ impl SlabQuota {
     }
 }
 
-/// A slab of an account that is counted, and not taken yet.
+/// A slab of a quota that is counted, and not taken yet.
 pub(crate) struct Reservation(Option<Arc<SlabQuota>>);
 
 impl Reservation {
@@ -221,7 +221,7 @@ impl std::fmt::Debug for Reservation {
 }
 
 impl Drop for SlabQuota {
-    /// The account of an epoch that was forgotten closes when its last slab comes home.
+    /// The quota of an epoch that was forgotten closes when its last slab comes home.
     fn drop(&mut self) {
         self.shut();
     }

@@ -1,4 +1,4 @@
-//! The state of a ring: its idle blocks, and the counts of all blocks. Its methods decide, under the lock, who gets which
+//! The state of a ring: its idle blocks, and the counts of all blocks. Its methods decide, under the lock, which caller gets which
 //! block.
 
 use super::super::host_memory::{HostBlock, block_bytes};
@@ -36,9 +36,9 @@ pub(super) struct Shelf {
     pub(super) free: Idle,
     /// How many blocks there are, idle or out.
     pub(super) blocks: usize,
-    /// How many of them are out without an account: downloads, tensors that the program pinned, staged copies.
+    /// How many of them are out without a quota: downloads, tensors that the program pinned, staged copies.
     pub(super) strays: usize,
-    /// How many slabs the open accounts together may have out.
+    /// How many slabs the open quotas together may have out.
     pub(super) shares: usize,
 }
 
@@ -48,7 +48,7 @@ pub(super) struct BlockRequest {
     pub(super) size: usize,
     /// A new block is made for this many bytes, if the budget has room for them.
     pub(super) largest: usize,
-    /// The kind, and whether there may be more blocks than the open accounts have shares; `None` for a stray, which
+    /// The kind, and whether there may be more blocks than the open quotas have shares; `None` for a stray, which
     /// counts in no share.
     pub(super) share: Option<(Kind, bool)>,
     /// How many blocks of `largest` bytes the budget must have room for beside it: those of earlier batches.
@@ -86,7 +86,7 @@ impl RingState {
             .sum()
     }
 
-    /// How many blocks the accounts of one kind have, or may have once they are idle.
+    /// How many blocks the quotas of one kind have, or may have once they are idle.
     pub(super) fn blocks_for(&self, kind: Kind) -> usize {
         let own = |kind| {
             let shelf: &Shelf = &self.shelves[kind as usize];

@@ -62,13 +62,13 @@ struct Column {
 }
 
 impl Choosing {
-    /// Of at most [`COLUMNS`] columns, the rows of their numbers. The device must be able to read the lists, which must stay as they are until
-    /// it has.
+    /// Of at most [`COLUMNS`] columns, the rows of their numbers. The device must be able to read the lists, which must stay as they are
+    /// until it has.
     pub(crate) fn listed(columns: &[ChosenColumn<'_>]) -> Choosing {
         Choosing::new(None, columns)
     }
 
-    /// The same for columns that have one list of at most [`FEW_ROWS`] numbers; nobody reads it when this returns.
+    /// The same for columns that have one list of at most [`FEW_ROWS`] numbers, which are copied: the list is not read after this returns.
     pub(crate) fn few(columns: &[ChosenColumn<'_>]) -> Choosing {
         let mut few = Box::new([0; FEW_ROWS]);
         let numbers = columns.first().map_or(&[][..], |column| column.numbers);

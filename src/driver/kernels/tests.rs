@@ -45,7 +45,7 @@ impl Emulated {
     pub(super) fn run(&self, call: impl FnOnce(&Library)) {
         let _turn = self.turn.lock().unwrap_or_else(PoisonError::into_inner);
         call(&self.library);
-        // SAFETY: it is a number, and nobody writes it now.
+        // SAFETY: it is a number, and it is not written now.
         let diverged = unsafe { **self.library.get::<*const i32>(b"diverged").unwrap() };
         assert_eq!(diverged, 0, "threads of a block ended while others waited");
     }
@@ -98,7 +98,7 @@ impl Drop for Fenced {
     fn drop(&mut self) {
         let usable = self.mapped - PAGE;
         let start = self.map.wrapping_sub(usable - self.bytes);
-        // SAFETY: it is the whole map, and nobody uses it any more.
+        // SAFETY: it is the whole map, and it is not used any more.
         unsafe { libc::munmap(start.cast(), self.mapped) };
     }
 }

@@ -16,7 +16,8 @@ use crate::sync::{Arc, Mutex, thread};
 pub(crate) enum Backend {
     /// The hardware decoder.
     Hardware,
-    /// Kernels, for all of it in batches of 50 and more (as measured; its header says 100); in smaller ones, the CPU decodes the Huffman codes.
+    /// Kernels, for all of it in batches of 50 and more (as measured; its header says 100); in smaller ones, the CPU decodes the Huffman
+    /// codes.
     Gpu,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Shared {
     pub(super) handle: Handle,
     pub(super) driver: Driver,
     pub(super) engines: u32,
-    /// One that nobody has yet.
+    /// One that is not in use yet.
     spare_state: Mutex<Option<Handle>>,
     /// The library holds their address.
     pub(super) allocators: Box<Allocators>,
@@ -120,7 +121,8 @@ impl Decoder {
 }
 
 impl Shared {
-    /// How many engines the hardware has. That takes a quarter of a second, and making a state a third: so the first state is made meanwhile.
+    /// How many engines the hardware has. That takes a quarter of a second, and making a state a third: so the first state is made
+    /// meanwhile.
     fn count_engines_beside_a_state(&self) -> Result<u32, DecoderFault> {
         let counts = || self.count_engines();
         thread::scope(|scope| {
@@ -128,7 +130,7 @@ impl Shared {
             let counted = named.spawn_scoped(scope, counts);
             match self.create_state() {
                 Ok(state) => *self.spare_state.lock() = Some(state),
-                Err(fault) => log::debug!("{fault}"), // whoever needs one asks again
+                Err(fault) => log::debug!("{fault}"), // it is tried again when one is needed
             }
             match counted {
                 Ok(counted) => counted.join().unwrap_or_else(|panic| resume_unwind(panic)),
@@ -150,7 +152,7 @@ impl Shared {
         }
     }
 
-    /// Makes a state; the context is current. Whoever has it destroys it.
+    /// Makes a state; the context is current. Its holder destroys it.
     pub(super) fn create_state(&self) -> Result<Handle, DecoderFault> {
         if let Some(state) = self.spare_state.lock().take() {
             return Ok(state);
@@ -167,7 +169,7 @@ impl Drop for Shared {
     fn drop(&mut self) {
         let _entered = self.driver.enter();
         if let Some(state) = self.spare_state.get_mut().take() {
-            // SAFETY: nobody had it.
+            // SAFETY: it was never handed out.
             let _ = unsafe { (self.library.functions.destroy_state)(state) };
         }
         // SAFETY: nothing uses the handle after this; all states, which hold this object, are gone.

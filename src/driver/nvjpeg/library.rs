@@ -75,8 +75,8 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// If there is none, or what there is cannot be used. If a path is given, nothing else is tried. (Of a folder, a library that is too new for
-    /// the driver comes last, and says so.)
+    /// If there is none, or what there is cannot be used. If a path is given, nothing else is tried. (Of a folder, a library that is too
+    /// new for the driver comes last, and says so.)
     pub(crate) fn open(given: Option<&Path>, driver: Option<i32>) -> Result<Library, DecoderFault> {
         let fits = |cuda: i32| driver.is_none_or(|driver| cuda < 13 || driver >= 1000 * cuda);
         let (mut tried, too_new): (Vec<_>, Vec<_>) = candidates(given)
@@ -158,8 +158,8 @@ impl Library {
     }
 }
 
-/// How many connections to the device a context has, if more than the driver's eight. The driver reads it when the program's first context is
-/// made.
+/// How many connections to the device a context has, if more than the driver's eight. The driver reads it when the program's first context
+/// is made.
 pub(crate) const CONNECTIONS: &str = "CUDA_DEVICE_MAX_CONNECTIONS";
 
 /// A variable of the environment. One that is empty is not set: as a folder, it would be the one that the program runs in.

@@ -32,7 +32,7 @@ pub(crate) trait HostMemory: Send + Sync + 'static {
     fn give_back(&self, address: *mut u8, bytes: usize);
 }
 
-/// The device's own. Whoever passes it on counts it.
+/// The device's own. The code that passes it on counts it.
 impl Memory for Driver {
     fn take(&self, bytes: usize) -> Option<u64> {
         self.alloc_device(bytes).ok()
@@ -242,7 +242,7 @@ impl Block {
 
 impl Drop for Block {
     fn drop(&mut self) {
-        // SAFETY: `new` allocated it, and whoever used it has waited for the stream.
+        // SAFETY: `new` allocated it, and its users have waited for the stream.
         let _ = unsafe { self.driver.free_device(self.address, self.bytes) };
     }
 }

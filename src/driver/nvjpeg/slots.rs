@@ -2,11 +2,11 @@
 //!
 //! A state decodes with two slots for each engine. Each slot has device memory for a file and for its planes, and exchanges it for other
 //! memory when a picture needs more than those before it did, or has another kind of chroma. That goes on all through an epoch, and costs
-//! more than decoding: `cuMemFree` waits for the device, and while it does, nobody else's kernels are launched. So each kind of chroma has a
-//! state of its own, and before a picture needs more, a *blank* one is decoded in all slots, which needs a good deal more.
+//! more than decoding: `cuMemFree` waits for the device, and while it does, no other kernels are launched. So each kind of chroma
+//! has a state of its own, and before a picture needs more, a *blank* one is decoded in all slots, which needs a good deal more.
 //!
-//! (Probed with nvJPEG 13.0 on an H200, by the driver's calls: [gpu.md](../../../docs/gpu.md). The backend does not use the allocators that it is
-//! given; the sizes here follow from what it frees.)
+//! (Probed with nvJPEG 13.0 on an H200, by the driver's calls: [gpu.md](../../../docs/gpu.md). The backend does not use the allocators that
+//! it is given; the sizes here follow from what it frees.)
 
 use crate::picture::{PlaneLayout, Sampling};
 

@@ -112,10 +112,10 @@ impl State {
     ///
     /// # Safety
     ///
-    /// The pictures must have the state's chroma, unless kernels decode, and the planes be memory of the decoder's device, large enough for each picture. From this call
-    /// on, and until the stream has reached its end, nothing may use them but what the stream has behind it. (What the stream has *before*
-    /// it is not waited for, but for what this state did there.) The files must stay until then, too. The same stream must be used in all
-    /// calls, or have been waited for.
+    /// The pictures must have the state's chroma, unless kernels decode, and the planes be memory of the decoder's device, large enough for
+    /// each picture. From this call on, and until the stream has reached its end, nothing may use them but what the stream has behind it.
+    /// (What the stream has *before* it is not waited for, but for what this state did there.) The files must stay until then, too. The
+    /// same stream must be used in all calls, or have been waited for.
     pub(crate) unsafe fn decode(
         &mut self,
         stream: &RawStream,
@@ -182,8 +182,8 @@ impl State {
         Ok(verdicts)
     }
 
-    /// Gives all slots room for pictures that need this, and for somewhat larger ones: see [`slots`](super::slots). If there is no memory for
-    /// that, a picture will take it for its slot alone.
+    /// Gives all slots room for pictures that need this, and for somewhat larger ones: see [`slots`](super::slots). If there is no memory
+    /// for that, a picture will take it for its slot alone.
     ///
     /// # Errors
     ///
@@ -243,13 +243,13 @@ impl State {
         Ok(())
     }
 
-    /// Gives the library's state back, and all its memory. The next call makes a new one. (nvJPEG's kernels free memory before they ask for more. If
-    /// there is none, they go on to use what they freed.) Nothing is under way.
+    /// Gives the library's state back, and all its memory. The next call makes a new one. (nvJPEG's kernels free memory before they ask for
+    /// more. If there is none, they go on to use what they freed.) Nothing is under way.
     fn give_up_state(&mut self) {
         let shared = &self.decoder.0;
         let _entered = shared.driver.enter();
         if let Some(state) = self.state.take() {
-            // SAFETY: nothing uses it after this. Who called `decode` has waited for the stream, or the library does.
+            // SAFETY: nothing uses it after this. The caller of `decode` has waited for the stream, or the library does.
             let _ = unsafe { (shared.library.functions.destroy_state)(state) };
         }
     }
@@ -264,9 +264,10 @@ impl State {
         let driver = self.decoder.0.driver.clone();
         let _entered = driver.enter().map_err(DecoderFault::Device)?;
         let file = needs.blank(self.sampling);
-        // They are all written to the same place, for nobody reads them.
+        // They are all written to the same place, for they are not read.
         let blank = Coded::new(&file, needs.size, self.sampling, planes);
-        // SAFETY: the caller's planes are memory of the device, and large enough; nothing else uses them, and they stay until the stream is done.
+        // SAFETY: the caller's planes are memory of the device, and large enough; nothing else uses them, and they stay until the stream is
+        // done.
         let status = unsafe { self.call(stream, &[blank; HARDWARE_CHUNK]) };
         let waited = self.wait(stream);
         let status = status?;
@@ -301,8 +302,8 @@ impl State {
         }
     }
 
-    /// Asks the decoder once; the context is current. `Some` is what it refused the pictures with: for want of memory, whatever it says, if that is
-    /// why.
+    /// Asks the decoder once; the context is current. `Some` is what it refused the pictures with: for want of memory, whatever it says, if
+    /// that is why.
     ///
     /// # Safety
     ///
@@ -322,7 +323,7 @@ impl State {
         let pictures = match file.is_empty() {
             true => pictures,
             false => {
-                // (All blanks are written to the same place, for nobody reads them.)
+                // (All blanks are written to the same place, for they are not read.)
                 let blank = Coded::new(&file, SMALL.size, self.sampling, self.scratch.address);
                 filled.resize(KERNELS_LEAST, blank);
                 &filled
@@ -438,8 +439,8 @@ impl<'a> Coded<'a> {
     }
 }
 
-/// Says whose fault it is that pictures of a chunk were refused. One that the decoder failed at is at fault itself if another was decoded; if none
-/// was, the decoder is.
+/// Says whose fault it is that pictures of a chunk were refused. One that the decoder failed at is at fault itself if another was decoded;
+/// if none was, the decoder is.
 ///
 /// # Errors
 ///

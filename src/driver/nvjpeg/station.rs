@@ -207,8 +207,8 @@ impl Station {
         }
     }
 
-    /// How many works, from the first on, make a chunk. (One that needs more than an arena makes none: whoever reads files bounds them. One that
-    /// kernels have no memory for makes one.)
+    /// How many works, from the first on, make a chunk. (One that needs more than an arena makes none: files are bounded where they are
+    /// read. One that kernels have no memory for makes one.)
     pub(crate) fn fits<'a>(&self, works: impl IntoIterator<Item = Work<'a>>) -> usize {
         let arena = self.sets[self.turn].arena.bytes;
         let blocks = match self.has_kernels_only() {
@@ -239,8 +239,8 @@ impl Station {
         matches!(self.sets[self.turn].at, At::Nothing)
     }
 
-    /// Prepares a chunk: it computes the weights and marks the planes. It does not wait for that. (The hardware decoder does not wait for its
-    /// stream, so this must be over when it begins; the device may be busy with a program's kernels.)
+    /// Prepares a chunk: it computes the weights and marks the planes. It does not wait for that. (The hardware decoder does not wait for
+    /// its stream, so this must be over when it begins; the device may be busy with a program's kernels.)
     ///
     /// # Errors
     ///
@@ -293,7 +293,8 @@ impl Station {
         decoded.inspect_err(|_| self.streams.give_up())
     }
 
-    /// Whether the chunk that was decoded first is drawn, so that [`end`](Station::end) does not wait. (A device that is lost says so there.)
+    /// Whether the chunk that was decoded first is drawn, so that [`end`](Station::end) does not wait. (A device that is lost says so
+    /// there.)
     pub(crate) fn is_drawn(&self) -> bool {
         let first = self.first_decoded();
         first.is_some_and(|set| match &self.sets[set].at {
@@ -307,8 +308,8 @@ impl Station {
         oldest.find(|set| matches!(self.sets[*set].at, At::Decoded(..)))
     }
 
-    /// Waits for the chunk that was decoded first of those that have not ended, and says what became of each of its works. `None` if there is
-    /// no such chunk.
+    /// Waits for the chunk that was decoded first of those that have not ended, and says what became of each of its works. `None` if there
+    /// is no such chunk.
     pub(crate) fn end(&mut self) -> Option<Result<Vec<Outcome>, DecoderFault>> {
         let set = self.first_decoded()?;
         self.sets[set].end()
@@ -461,8 +462,8 @@ impl Set {
             unreachable!("sets are decoded in the order in which they were prepared");
         };
         assert_eq!(works.len(), prepared.pictures.len());
-        // The decoder does not wait for the stream. So what uses the set's planes is over before the decoder writes: the last chunk's drawing,
-        // which `end` waited for, and the preparation of this one.
+        // The decoder does not wait for the stream. So what uses the set's planes is over before the decoder writes: the last chunk's
+        // drawing, which `end` waited for, and the preparation of this one.
         prepared.done.sleep().map_err(DecoderFault::Device)?;
         let Streams {
             driver,

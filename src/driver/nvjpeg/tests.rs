@@ -563,8 +563,8 @@ fn without_memory_for_all_kernels_are_given_fewer_and_a_new_state() {
     assert_eq!(bench.memory.out.load(Ordering::SeqCst), 0);
 }
 
-/// nvJPEG's two blocks never become smaller, so a chunk of many small files is followed by one of a few large ones with less memory than both have
-/// alone. A file that is too large for them costs no other anything.
+/// nvJPEG's two blocks never become smaller, so a chunk of many small files is followed by one of a few large ones with less memory than
+/// both have alone. A file that is too large for them does not affect the others.
 #[test]
 fn kernels_have_memory_for_what_fits() {
     const ARENA: usize = 1 << 23;
@@ -736,7 +736,7 @@ fn memory_is_seldom_exchanged_whatever_comes() {
     assert_eq!(reserved(), 0);
 }
 
-/// Where there is no room for all slots, pictures take what they need, and nobody asks each time.
+/// Where there is no room for all slots, pictures take what they need, and larger slots are not asked for each time.
 #[test]
 fn without_room_for_all_slots_pictures_are_decoded_all_the_same() {
     for (refuses, large) in [(1, 100), (0, 6_000)] {
@@ -790,7 +790,7 @@ fn a_decoder_comes_with_its_first_state() {
     assert_eq!(bench.alive(), (1, 2));
     drop((state, another, decoder));
     assert_eq!(bench.alive(), (0, 0));
-    // Nobody needs it.
+    // A state that was not needed is destroyed.
     drop(bench.open(Backend::Hardware).unwrap());
     assert_eq!(bench.alive(), (0, 0));
     let kernels = bench.open(Backend::Gpu).unwrap();
@@ -1070,7 +1070,7 @@ fn each_file_of_a_chunk_becomes_its_row_or_says_why_not() {
             ended += 1;
         }
         assert_eq!(ended, chunks.len());
-        // Whoever leaves in the middle leaves nothing behind.
+        // A station that is dropped in the middle leaves nothing behind.
         begin(&mut station, &mut chunks[0]).unwrap();
         drop(station);
         assert!(

@@ -13,8 +13,8 @@ use crate::SampleRng;
 
 /// Which part of one picture a transform shows, and where.
 ///
-/// [`LazyImage::geometry`](crate::image::LazyImage::geometry) makes it. A mask ([`LazyMask`](crate::image::LazyMask)), boxes and key points follow
-/// the picture through the same crops, flips, resizing and rotation.
+/// [`LazyImage::geometry`](crate::image::LazyImage::geometry) makes it. A mask ([`LazyMask`](crate::image::LazyMask)), boxes and key points
+/// follow the picture through the same crops, flips, resizing and rotation.
 ///
 /// # Examples
 ///

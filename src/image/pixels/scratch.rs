@@ -78,7 +78,7 @@ impl Buffer {
         bytes
     }
 
-    /// Lends `len` bytes, which may be an earlier picture's: for those who write all of them.
+    /// Lends `len` bytes, which may be an earlier picture's: for callers that write all of them.
     pub(in crate::image) fn stale(&mut self, len: usize) -> &mut [u8] {
         if self.0.len() < len {
             self.0 = Vec::new(); // freed first, so that the two never exist at the same time

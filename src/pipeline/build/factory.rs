@@ -49,7 +49,7 @@ impl<D, C> Clone for DatasetFactory<D, C> {
 }
 
 impl<D, C> DatasetFactory<D, C> {
-    /// Where the rows of a task come from. `kept`: of a task that is made again, those that are made.
+    /// Where the rows of a task come from. `kept`: the rows that are made, of a task that is made again.
     fn source<'a>(
         &'a self,
         context: &'a EpochContext,
@@ -70,7 +70,7 @@ impl<D, C> DatasetFactory<D, C> {
 }
 
 impl<D: Dataset, C: Collate<D::Sample>> DatasetFactory<D, C> {
-    /// What of a task is left to the device, which is about to be made.
+    /// What of a task that is about to be made is left to the device.
     #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self))]
     fn offload(&self, offload: Offload, place: &Place) -> Offload {
         if place.is_empty() {
@@ -156,7 +156,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Factory<C::Batch> for DatasetFactory<D, 
                 made => break made,
             }
         };
-        // (What somebody makes who was given up is not counted.)
+        // (What a worker makes after it was given up is not counted.)
         let spent = (!at.is_given_up()).then(|| watch.end_solo(meter, place.rows));
         if made.is_ok() && spent.is_some() {
             let skipped = changes.lock().skipped.len();
@@ -269,7 +269,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Build<C::Batch> for DatasetBuild<D, C> {
         );
         let (rows, failure) = fill.load(claimed, &ask, &mut watch);
         if at.is_given_up() {
-            // Nobody counts it.
+            // It is not counted.
             return Report {
                 rows,
                 elapsed_ns: None,

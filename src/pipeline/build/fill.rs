@@ -26,9 +26,9 @@ pub(crate) struct Fill<'a, D: Dataset, C: Collate<D::Sample>> {
     factory: &'a DatasetFactory<D, C>,
     source: &'a Source<'a, D>,
     table: &'a C::Table,
-    /// Where the thread says which row it is at: others may wonder, and a panic is reported by it.
+    /// Where the thread says which row it is at, for other threads that look, and for the error if it panics.
     at: &'a WorkerStatus,
-    /// Who is alone announces samples one at a time as it goes, instead of a run at once.
+    /// A thread that makes the task alone announces samples one at a time as it goes, instead of a run at once.
     loading: Loading,
     /// The last of the samples that are left out, if there are any.
     left_out: RefCell<Option<Failed>>,
@@ -279,7 +279,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         at.gets(index);
         let sample = source.get(row, row, index);
         watch.is_loaded(&source.context.meter);
-        // (Who looks on takes the rest of a long run for loading, too.)
+        // (Where not every sample is timed, the rest of a long run is seen as loading, too.)
         if watch.times_all() {
             at.is(Doing::Filling);
         }

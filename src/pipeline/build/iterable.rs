@@ -99,7 +99,7 @@ where
 
     fn hints(&self) -> Hints {
         Hints {
-            // Tasks are whole batches: nobody knows how many rows the last has.
+            // Tasks are whole batches: it is not known how many rows the last has.
             sample_bytes: None,
             is_gatherable: self.0.learned.is_gatherable(),
             has_pictures: self.0.learned.has_pictures(),
@@ -133,7 +133,7 @@ where
     }
 }
 
-/// A stream, opened when somebody pulls first.
+/// A stream, opened at the first pull.
 struct Puller<S: StreamSource, C> {
     parts: Arc<StreamParts<S, C>>,
     epoch: u64,
@@ -265,16 +265,16 @@ where
     }
 
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
-        let data = index.checked_sub(self.first);
-        let data = data.and_then(|data| self.slots.get(data as usize));
-        let data = data.ok_or("the batch has no such item")?;
-        let taken = std::mem::replace(&mut *data.lock(), Slot::Gone);
+        let slot = index.checked_sub(self.first);
+        let slot = slot.and_then(|index| self.slots.get(index as usize));
+        let slot = slot.ok_or("the batch has no such item")?;
+        let taken = std::mem::replace(&mut *slot.lock(), Slot::Gone);
         let item = match taken {
             Slot::Item(item) => {
                 if self.parts.keeps {
-                    // (One thread at a time loads a row, and nobody else looks.)
+                    // (One thread at a time loads a row, and no other looks.)
                     let kept = item.clone();
-                    *data.lock() = Slot::Item(kept);
+                    *slot.lock() = Slot::Item(kept);
                 }
                 item
             }
@@ -282,10 +282,10 @@ where
                 if !self.parts.keeps {
                     return Err(error);
                 }
-                // Whoever asks again gets it again, in its words. (Errors cannot be cloned, and a stream cannot be asked for
-                // the item once more, so this one does not go away.)
+                // If the item is got again, its error is given again, in its words. (Errors cannot be cloned, and a stream cannot be asked
+                // for the item once more, so this one does not go away.)
                 let said = error.to_string();
-                *data.lock() = Slot::Failed(said.clone().into());
+                *slot.lock() = Slot::Failed(said.clone().into());
                 return Err(if is_temporary(&error) {
                     said.into()
                 } else {

@@ -78,7 +78,7 @@ pub(crate) struct Retry {
     first_wait: Duration,
     /// How often in an epoch.
     at_most: u64,
-    /// The loader is being dropped: nobody waits any more.
+    /// The loader is being dropped: no thread waits any more.
     is_over: Mutex<bool>,
     ends: Condvar,
 }
@@ -153,7 +153,7 @@ pub(crate) enum Settled {
     Replace { rebuild: Option<Failed> },
 }
 
-/// Who loads a task.
+/// How many threads load a task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Loading {
     /// One thread makes it alone, and can begin again.

@@ -22,7 +22,7 @@ pub(crate) struct Source<'a, D> {
     pub(crate) place: Place,
     /// Which of the place's rows are made, if the task is made again: some may be left out.
     pub(crate) kept: Option<&'a [usize]>,
-    /// What became of samples that failed. Nobody looks there otherwise.
+    /// What became of samples that failed. It is looked at only if one has.
     pub(crate) changes: &'a Mutex<Changes>,
     pub(crate) retry: &'a Retry,
 }
@@ -157,7 +157,7 @@ impl<D: Dataset> Source<'_, D> {
     /// Tells the data set which samples come, if it wants to know: these rows, and those that follow them. Returns how long it took (if it
     /// `is_timed`), and how much of that the sampler, in nanoseconds.
     pub(crate) fn announce(&self, rows: Range<usize>, is_timed: bool) -> (u64, u64) {
-        // (What an empty batch is like is not announced, because nobody asked for it.)
+        // (The pattern of an empty batch is not announced, because the batch sampler did not ask for it.)
         let announced = self.context.announced.as_ref();
         let Some(announced) = announced.filter(|_| !self.place.is_empty()) else {
             return (0, 0);

@@ -39,7 +39,7 @@ impl Timed {
     /// For a task that one thread makes. Where batches take microseconds, the split hardly changes, and is measured only now and then.
     pub(crate) fn of_solo(meter: &Meter, batch: u64, all: bool) -> Timed {
         let [whole, each] = [0, 1].map(|of| meter.solo_ns[of].get());
-        // (Of the first one, nobody knows how long it takes.)
+        // (How long the first one takes is not known.)
         let all = all || each.is_none_or(|ns| ns >= LONG_SAMPLE_NS);
         let is_long = whole.is_some_and(|ns| ns >= LONG_BATCH_NS);
         let is_known = meter.get_share.of(0).is_some();

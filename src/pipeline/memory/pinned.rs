@@ -330,7 +330,7 @@ impl<B: Batch> Pipeline<B> {
             let session = state.session_of(context, task);
             session.and_then(|(session, _)| session.schedule.granting(task))
         };
-        // Somebody else may have served the task meanwhile, or its epoch is gone.
+        // Another thread may have served the task meanwhile, or its epoch is gone.
         let Some(want) = want else {
             return Served::Done;
         };
@@ -447,7 +447,7 @@ impl<B: Batch> Pipeline<B> {
             count_unpinned(context, want, why);
         }
         build.grant(slab);
-        drop(build); // before the report: whoever finishes the task must be its only holder
+        drop(build); // before the report: the thread that finishes the task must be its only holder
         let mut state = self.lock();
         let Some((session, deferred)) = state.session_of(context, want.task) else {
             return;

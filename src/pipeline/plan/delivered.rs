@@ -36,7 +36,7 @@ impl Given {
         self.behind == 0
     }
 
-    /// Of so many batches.
+    /// The same, in an epoch of so many batches.
     pub(crate) fn of(self, batches: u64) -> Given {
         let behind = batches.saturating_sub(self.first).saturating_sub(1);
         let bits = match behind {
@@ -126,7 +126,7 @@ impl Progress {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// The batch that comes next; `None`: nobody knows, as they come in any order.
+    /// The batch that comes next; `None`: that is not known, as they come in any order.
     pub(crate) fn next(&self) -> Option<u64> {
         match self.any_order {
             None => Some(self.before.missing(self.count())),
@@ -139,7 +139,7 @@ impl Progress {
         if let Some(given) = &self.any_order {
             given.lock().add(batch);
         }
-        // (Nobody else writes.)
+        // (No other thread writes.)
         self.count.store(self.count() + 1, Ordering::Relaxed);
     }
 

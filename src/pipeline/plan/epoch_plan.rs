@@ -96,7 +96,7 @@ pub(crate) struct EpochPlan {
     pub(crate) any_order: bool,
     /// How many bytes may be in flight.
     pub(crate) bound: Option<Bound>,
-    /// Which of the cut's batches were given out before the epoch was resumed: no tasks are made of them.
+    /// Which of the partition's batches were given out before the epoch was resumed: no tasks are made of them.
     pub(crate) given: Given,
 }
 
@@ -140,8 +140,8 @@ impl Solo {
 
 /// Makes the plan of an epoch with these batches. `is_followed`: other epochs follow it, and share its slabs.
 ///
-/// Epochs that follow each other are loaded across their boundary only if their plans are alike. So the cut depends neither on how far
-/// ahead batches are sent, nor on how fast loading turned out to be.
+/// Epochs that follow each other are loaded across their boundary only if their plans are alike. So the partition depends neither on how
+/// far ahead batches are sent, nor on how fast loading turned out to be.
 pub(crate) fn plan(
     options: &Options,
     machine: Option<Machine>,
@@ -159,7 +159,7 @@ pub(crate) fn plan(
         grows: options.prefetch_grows && options.workers > 0,
         is_pinned: options.pinning.is_some(),
     };
-    // (Who is alone with a task cannot wait for memory.)
+    // (A thread that makes a task alone cannot wait for memory.)
     let may_be_solo = match &options.pinning {
         None => true,
         Some(pinning) => hints.have_one_size && !pinning.by_copy,
@@ -266,7 +266,7 @@ impl Parts {
             .sample_bytes
             .filter(|_| !pinning.by_copy && !hints.is_gatherable)?;
         let batch_bytes = sample_bytes.checked_mul(partition.full_rows())?;
-        // Of a resumed epoch as of a whole one: those that follow must be cut alike.
+        // Of a whole epoch, also where this one is resumed: the epochs that follow must be cut alike.
         let batches = partition.from(0).batches();
         let slabs = options.slabs_for(options.prefetch, DEFAULT_DEPTH_BATCHES, batches, false);
         if batch_bytes.saturating_mul(slabs) <= machine.resident_bytes {
@@ -394,7 +394,7 @@ mod tests {
         }
     }
 
-    /// What changes from case to case, as one session.
+    /// What changes from case to case, as one line.
     fn summary(plan: &EpochPlan) -> String {
         format!(
             "{} tasks, {} parts of {} rows; window {}, slabs {} (+ {}), resident {:?}; solo {:?}; streamed {}",

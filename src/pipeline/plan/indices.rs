@@ -11,7 +11,7 @@ use crate::tuning::INDICES_AT_ONCE as CHUNK;
 /// How long the sampler took to say which samples come, in nanoseconds.
 #[derive(Debug, Default)]
 pub(crate) struct Sampled {
-    /// Nobody asks how long it takes.
+    /// How long it takes is not asked, so it is not measured.
     is_unasked: bool,
     /// What was measured, and what that stands for: of positions that are asked for one by one, some are timed.
     measured_ns: Cell<u64>,
@@ -19,7 +19,7 @@ pub(crate) struct Sampled {
 }
 
 impl Sampled {
-    /// Nobody asks how long it takes.
+    /// For a caller that does not ask how long it takes.
     pub(crate) fn unasked() -> Sampled {
         Sampled {
             is_unasked: true,
@@ -40,7 +40,7 @@ impl Sampled {
         self.ns.take()
     }
 
-    /// Somebody else measured that it took so long.
+    /// It took so long, as the caller has measured.
     pub(crate) fn add(&self, ns: u64) {
         self.ns.set(self.ns.get() + ns);
     }

@@ -78,12 +78,12 @@ impl Batching {
     }
 }
 
-/// A batch sampler, and the lists that it gave last. An epoch's lists are made once, by whoever needs them first; others wait. (It is
-/// the program's code, so nobody asks under the shared lock.)
+/// A batch sampler, and the lists that it gave last. An epoch's lists are made once, by the first thread that needs them; others wait.
+/// (That runs the program's code, so lists are never asked for under the shared lock.)
 pub(crate) struct Lister {
     sampler: Arc<dyn BatchSampler>,
     on_empty: OnEmpty,
-    /// Of the epochs that were asked for last. Whoever uses lists holds them as well.
+    /// Of the epochs that were asked for last. A thread that uses lists holds them as well.
     latest: Mutex<VecDeque<Kept>>,
     /// What epoch 0 is like.
     first: OnceLock<FirstEpoch>,
@@ -91,10 +91,10 @@ pub(crate) struct Lister {
     listing_ns: plain::AtomicU64,
 }
 
-/// The lists of an epoch, once somebody has made them.
+/// The lists of an epoch, once they are made.
 struct Kept {
     epoch: u64,
-    /// In which they are made.
+    /// The process in which they are made.
     process: Process,
     lists: Arc<OnceLock<Arc<Lists>>>,
 }
@@ -108,8 +108,8 @@ impl Kept {
         }
     }
 
-    /// Whether whoever asks for the lists of this epoch finds them, or waits for somebody who makes them. (Who made them when the process
-    /// was forked is not in the child.)
+    /// Whether a thread that asks for the lists of this epoch finds them here, or can wait for the thread that makes them. (If the process
+    /// was forked while a thread made them, that thread is not in the child.)
     fn has(&self, epoch: u64) -> bool {
         self.epoch == epoch && (self.process.is_this() || self.lists.get().is_some())
     }
@@ -184,7 +184,7 @@ impl Lister {
         if let Some(first) = self.first.get() {
             return *first;
         }
-        // (Nobody waits here while the program's code makes the lists: they wait for the lists.)
+        // (The program's code has made the lists before `get_or_init`, so no thread waits there for that code.)
         let partition = partition(self.lists(0));
         *self.first.get_or_init(|| FirstEpoch {
             batches: partition.batches(),

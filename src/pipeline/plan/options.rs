@@ -26,14 +26,14 @@ pub(crate) struct Options {
     /// How many samples the data set gets at once.
     pub(crate) at_once: usize,
     pub(crate) prefetch: usize,
-    /// Nobody set `prefetch`: tiny batches may be loaded further ahead.
+    /// `prefetch` was not set: tiny batches may be loaded further ahead.
     pub(crate) prefetch_grows: bool,
     /// Batches are delivered in the order in which they are ready.
     pub(crate) any_order: bool,
     /// How many bytes may be in flight.
     pub(crate) max_bytes: Option<usize>,
     pub(crate) pinning: Option<Pinning>,
-    /// Samples come from streams: nobody knows how many there are.
+    /// Samples come from streams: it is not known how many there are.
     pub(crate) is_stream: bool,
     /// How long a sample may take; `None`: for ever.
     pub(crate) timeout: Option<Duration>,

@@ -28,7 +28,7 @@ pub(crate) enum Partition {
 }
 
 impl Partition {
-    /// The cut of a share that cannot go on from where its rank stands: one batch, which is that error.
+    /// The partition of a share that cannot go on from where its rank stands: one batch, which is that error.
     pub(crate) fn refused(start: Start, share: DeviceShard) -> Option<Partition> {
         let devices = start.bound_to.filter(|devices| *devices != share.of)?;
         let count = |devices| match devices {
@@ -156,9 +156,9 @@ impl Partition {
 /// Which samples stand at the positions of one epoch.
 #[derive(Clone)]
 pub(crate) enum EpochOrder {
-    /// Those that the loader's sampler says.
+    /// The samples that the loader's sampler gives.
     Sampled(Arc<dyn Sampler>),
-    /// Those of the epoch's lists, one list after the other.
+    /// The samples of the epoch's lists, one list after the other.
     Listed(Listed),
 }
 

@@ -17,7 +17,7 @@ impl<E, U> Schedule<E, U> {
         self.entry(task).stage = Stage::Ready;
     }
 
-    /// Somebody sends the task, which was ready. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
+    /// The task, which was ready, is being sent. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
     pub(crate) fn sending(&mut self, task: TaskId) {
         self.entry(task).stage = Stage::Sending;
     }
@@ -35,12 +35,12 @@ impl<E, U> Schedule<E, U> {
         self.open_away = self.open_away + usize::from(is_away) - usize::from(was_away);
     }
 
-    /// Whether somebody sends the task, or its device decodes it.
+    /// Whether the task is being sent, or its device decodes it.
     pub(crate) fn is_being_sent(&mut self, task: TaskId) -> bool {
         self.entry(task).stage == Stage::Sending
     }
 
-    /// Whether what the consumer gets next was sent already, and is not to be had yet.
+    /// Whether what the consumer gets next is being sent, or decoded by its device, so that it cannot be taken yet.
     pub(crate) fn is_next_being_sent(&self) -> bool {
         let mut open = self.open.iter();
         match self.any_order {
@@ -51,7 +51,7 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// Whether somebody sends any task, or a device decodes it.
+    /// Whether any task is being sent, or decoded by its device.
     pub(crate) fn is_one_being_sent(&self) -> bool {
         self.open.iter().any(|entry| entry.stage == Stage::Sending)
     }
@@ -78,7 +78,7 @@ impl<E, U> Schedule<E, U> {
         ready.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
     }
 
-    /// How many whole batches the consumer could take without waiting, those of later epochs and those that were sent with them.
+    /// How many whole batches the consumer could take without waiting. Those of later epochs count, and those that were sent.
     pub(crate) fn ready_batches(&self) -> u64 {
         let is_ready = |entry: &&TaskEntry<U>| entry.stage == Stage::Ready;
         let open = self.open.iter();
@@ -144,7 +144,8 @@ impl<E, U> Schedule<E, U> {
     }
 
     /// The consumer takes tasks of its epoch that are ready, in whatever order they became so, [`together`](Schedule::together) at most: of
-    /// those that `prefers` picks, or else of all. What lies behind one that is not ready leaves its place, which is in nobody's way.
+    /// those that `prefers` picks, or else of all. A task that is taken before its turn leaves its entry in its place, which is not counted
+    /// in the window.
     pub(crate) fn deliver_any(&mut self, prefers: impl Fn(&U) -> bool) -> Vec<(TaskId, U)> {
         let own = (self.consumers_end().0 - self.first.0).min(self.open.len() as u64) as usize;
         let most = self.together();

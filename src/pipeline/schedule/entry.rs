@@ -8,20 +8,20 @@ pub(super) struct TaskEntry<U> {
     pub(super) rows: usize,
     /// Rows from here on are not claimed.
     claimed: usize,
-    /// Rows that somebody loads or fills right now.
+    /// Rows that are being loaded or filled right now.
     busy: usize,
     /// Rows whose sample is loaded and waits for the slab.
     parked: usize,
     /// Rows that are done.
     filled: usize,
     pub(super) slab: SlabState,
-    /// How many bytes it has, or will have; 0 if nobody knows. Only where bytes are limited, or its slab was wanted.
+    /// How many bytes it has, or will have; 0 if that is not known. Only where bytes are limited, or its slab was wanted.
     pub(super) bytes: usize,
     /// How many slabs of the ring it may need from now on.
     pub(super) needs_slabs: usize,
     pub(super) stage: Stage,
     pub(super) has_failed: bool,
-    /// It was sent, or given out: it is in nobody's way, and does not count in the window.
+    /// It was sent, or given out: it does not count in the window.
     pub(super) is_away: bool,
     /// `None` once it is given out.
     pub(super) payload: Option<U>,
@@ -38,7 +38,7 @@ pub(super) enum SlabState {
     Held {
         bytes: usize,
     },
-    /// Somebody asks the ring for it.
+    /// The ring is being asked for it.
     Granting {
         bytes: usize,
     },
@@ -51,27 +51,27 @@ pub(super) enum SlabState {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Somebody pulls its items from a stream.
+    /// Its items are being pulled from a stream.
     Pulling,
     /// Samples are being loaded.
     Loading,
-    /// All samples are parked, and somebody lays the task out from them.
+    /// All samples are parked, and one thread lays the task out from them.
     LayingOut,
-    /// Somebody makes a batch of its rows.
+    /// One thread makes a batch of its rows.
     Finishing,
-    /// Somebody makes it from end to end.
+    /// One thread makes it from end to end.
     Solo,
     /// It is made, and is to be copied into a slab.
     Moving,
-    /// It was ready, and somebody sends it to its device; or it was sent, and the device decodes it.
+    /// It was ready, and is being sent to its device; or it was sent, and the device decodes it.
     Sending,
     /// It, or its error, can be delivered.
     Ready,
-    /// It was delivered before an earlier one: nobody finds it any more.
+    /// It was delivered before an earlier one: it only keeps its place, and reports no longer find it.
     Given,
 }
 
-/// What somebody claimed: rows to load, or a number of parked samples to fill into theirs.
+/// What was claimed: rows to load, or a number of parked samples to fill into their rows.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Claimed {
     Rows(Range<usize>),
@@ -87,7 +87,7 @@ impl Claimed {
     }
 }
 
-/// What became of rows that somebody claimed.
+/// What became of rows that were claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Loaded {
     /// How many were claimed.
@@ -99,13 +99,13 @@ pub(crate) struct Loaded {
 /// What the caller that reports on a task must do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Next {
-    /// Nothing: others still work on it, or the slab is missing.
+    /// Nothing: other threads still work on it, or the slab is missing.
     Wait,
     /// Lay the task out: all samples are parked, and none of them told the size of the slab.
     LayOut,
     /// Make the batch: all rows are filled.
     Finish,
-    /// Deliver the error: the task failed, and nobody works on it any more.
+    /// Deliver the error: the task failed, and no thread works on it any more.
     Fail,
 }
 
@@ -150,7 +150,7 @@ impl<U> TaskEntry<U> {
         has_none && may_ask && !self.has_failed
     }
 
-    /// How many bytes it waits for, with nobody at it.
+    /// How many bytes it waits for, if its slab is held and it has not failed.
     pub(super) fn held_bytes(&self) -> Option<usize> {
         match self.slab {
             SlabState::Held { bytes } if !self.has_failed => Some(bytes),
@@ -209,7 +209,7 @@ impl<U> TaskEntry<U> {
         }
     }
 
-    /// Whether all that is left is to make the batch, and nobody does.
+    /// Whether all that is left is to make the batch, and no thread has begun to.
     pub(super) fn can_finish(&self) -> bool {
         self.stage == Stage::Loading
             && !self.has_failed

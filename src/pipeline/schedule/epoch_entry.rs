@@ -11,7 +11,7 @@ pub(super) struct EpochEntry<E> {
     pub(super) id: u64,
     /// `None` until it is planned.
     pub(super) tasks: Option<EpochTasks>,
-    /// Somebody is planning it.
+    /// It is being planned.
     pub(super) is_planning: bool,
     /// It may be planned before the consumer reaches it.
     pub(super) may_plan_early: bool,
@@ -268,7 +268,7 @@ impl<E, U> Schedule<E, U> {
         self.remove_first(removed);
     }
 
-    /// Removes the entries that the consumer has not reached: nobody will.
+    /// Removes the entries that the consumer has not reached: it never will.
     pub(crate) fn truncate(&mut self, removed: &mut Removed<E, U>) {
         let kept = self
             .epoch_entries

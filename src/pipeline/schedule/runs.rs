@@ -1,6 +1,6 @@
 //! Runs of page-locked tasks that take microseconds: one worker makes them from end to end, in one slab.
 //!
-//! They are opened only while the ring has a slab for them; otherwise tasks are opened as ever, and as few as ever.
+//! They are opened only while the ring has a slab for them; otherwise tasks are opened as without runs, and no more of them.
 
 use std::ops::Range;
 
@@ -21,8 +21,8 @@ pub(crate) struct RunSlab {
     pub(crate) uncounted: usize,
 }
 
-/// After a run for which there was no slab, as many tasks are made as ever; after each further one, twice as many.
-const UNITS_WITHOUT: u64 = 16;
+/// How many tasks are made without runs after a run for which there was no slab. After each further such run, twice as many.
+const TASKS_WITHOUT: u64 = 16;
 
 impl<E, U> Schedule<E, U> {
     /// Whether runs of page-locked tasks may share slabs.
@@ -56,8 +56,8 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// How many page-locked tasks the claimant makes from end to end; 0: it claims rows instead. `None`: it opens none now, for those that
-    /// are open are more than would be without runs.
+    /// How many page-locked tasks the claimant makes from end to end; 0: it claims rows instead. `None`: it opens none now, because more
+    /// tasks are open than there would be without runs.
     pub(super) fn pinned_run(
         &self,
         tasks: &EpochTasks,
@@ -79,7 +79,7 @@ impl<E, U> Schedule<E, U> {
 
     /// Whether page-locked tasks that take so long are made by one worker each.
     ///
-    /// Those that take less than waking another worker are in any case. Longer ones are if as many may be ahead as keep all workers busy:
+    /// Tasks that take less time than waking another worker always are. Longer ones are if as many may be ahead as keep all workers busy:
     /// workers that share a batch of a thousand short rows wait for its slab, and for each other.
     pub(super) fn is_whole(&self, plan: &EpochPlan, solo: Solo, ns: u64) -> bool {
         let is_small = self.task_bytes <= RUN_SLAB_BYTES;
@@ -99,7 +99,7 @@ impl<E, U> Schedule<E, U> {
         if self.task_bytes == 0 || self.end() < self.runs_from {
             return None;
         }
-        // Who waits for a slab gets the next one.
+        // A task that waits for a slab gets the next one.
         let waits = self
             .open
             .iter()
@@ -125,7 +125,7 @@ impl<E, U> Schedule<E, U> {
         })
     }
 
-    /// The slab for a run of these tasks. The caller sets it aside in the quota, and its worker takes it.
+    /// The slab for a run of these tasks. The caller reserves it in the quota, and its worker takes it.
     pub(crate) fn run_slab(&mut self, tasks: &Range<u64>) -> RunSlab {
         let first = TaskId(tasks.start);
         let (_, uncounted) = self.reserve_before(first);
@@ -154,7 +154,7 @@ impl<E, U> Schedule<E, U> {
         self.reserve_before(TaskId(tasks.start)).0
     }
 
-    /// There was none for these tasks: each may need one of its own. More tasks are made before there is another run.
+    /// There was no slab for this run: each of its tasks may need one of its own. More tasks are made before there is another run.
     pub(crate) fn no_run_slab(&mut self, tasks: Range<u64>) {
         for task in tasks.map(TaskId) {
             if self.holds(task) && !planted("a run without a slab is left none") {
@@ -162,7 +162,7 @@ impl<E, U> Schedule<E, U> {
                 (entry.slab, entry.needs_slabs) = (SlabState::Unknown, 1);
             }
         }
-        let without = UNITS_WITHOUT << self.runs_without.min(10);
+        let without = TASKS_WITHOUT << self.runs_without.min(10);
         self.runs_from = TaskId(self.end().0.saturating_add(without));
         self.runs_without += 1;
     }

@@ -23,7 +23,7 @@ impl<E, U> Schedule<E, U> {
     pub(crate) fn streams(&mut self, task: TaskId, bytes: usize) {
         let is_in_parts = |(_, tasks): (usize, &EpochTasks)| tasks.plan.is_in_parts();
         if self.epoch_entry_of(task).is_some_and(is_in_parts) {
-            return; // known since it was cut
+            return; // known since the epoch was planned
         }
         self.streamed_bytes = bytes as u64 / self.entry(task).rows.max(1) as u64;
     }
@@ -52,8 +52,8 @@ impl<E, U> Schedule<E, U> {
         is_free
     }
 
-    /// The first task that was held, and can have its slab now. That on which the consumer is blocked can in any case: nobody knows whether
-    /// there will be room otherwise.
+    /// The first task that was held, and can have its slab now. The task on which the consumer is blocked can in any case: it is not known
+    /// whether there will be room otherwise.
     pub(super) fn next_held(&self, claimant: Claimant) -> Option<(TaskId, usize)> {
         let tasks = self.numbered();
         let mut held = tasks.filter_map(|(task, entry)| Some((task, entry.held_bytes()?)));
@@ -86,7 +86,7 @@ impl<E, U> Schedule<E, U> {
             && !planted("who is blocked waits for room that does not come")
     }
 
-    /// How many bytes a task of this epoch will have, as far as anybody knows.
+    /// How many bytes a task of this epoch will have, as far as that is known.
     pub(super) fn expected_bytes(&self, tasks: &EpochTasks, task: TaskId) -> Option<usize> {
         let bound = tasks.plan.bound?;
         match bound.row_bytes {
@@ -140,7 +140,7 @@ impl<E, U> Schedule<E, U> {
         None
     }
 
-    /// Whether any task waits for its slab, even if somebody asks the ring for it right now.
+    /// Whether any task waits for its slab, even if the ring is being asked for it right now.
     pub(crate) fn waits_for_slab(&self) -> bool {
         self.open.iter().any(TaskEntry::waits_for_slab)
     }
@@ -184,7 +184,7 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
-    /// Whether a task wants the slab that somebody got it, or did not get. One that failed meanwhile and is made again has given that slab
+    /// Whether a task still wants the slab that the ring was asked for. A task that failed meanwhile and is made again has given that slab
     /// up, and may want another to move to.
     fn wants_still(&mut self, task: TaskId) -> bool {
         matches!(self.entry(task).stage, Stage::Loading | Stage::LayingOut)

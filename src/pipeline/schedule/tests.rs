@@ -1,5 +1,5 @@
-//! The schedule alone: what it gives to whom, at random and by hand. The threads around it are tested where they are, under a model
-//! checker (`tests/shuttle`).
+//! The schedule alone: which claims it gives to which thread, at random and by hand. The threads around it are tested under a model checker
+//! (`tests/shuttle`).
 
 use std::collections::BTreeMap;
 
@@ -23,7 +23,7 @@ const SPARE: Claimant = Claimant {
     devices: 1,
     ..WORKER
 };
-/// For what the consumer is at alone.
+/// For tasks of the consumer's epoch only.
 const OWN: Claimant = Claimant {
     beyond: false,
     ..WORKER
@@ -82,7 +82,7 @@ fn all(claimed: usize) -> Loaded {
     }
 }
 
-/// Makes a task whose rows nobody claimed, of one sample.
+/// Makes a task of one sample whose row is not claimed yet.
 fn make(schedule: &mut TestSchedule, task: u64, sample_ns: u64) {
     assert_eq!(claim(schedule, OWN), rows(task, 0..1));
     let task = TaskId(task);
@@ -112,8 +112,8 @@ fn fates() -> impl Strategy<Value = Vec<Fate>> {
 }
 
 proptest! {
-    /// Whatever is done in whatever order: each row is claimed once, each task is laid out, finished and delivered once, in order or as it
-    /// is ready, through all epochs, and there is always something to do or somebody to wait for.
+    /// In whatever order things are done, each row is claimed once, each task is laid out, finished and delivered once, in order or as it
+    /// is ready, through all epochs, and there is always something to do or a report to wait for.
     #[test]
     fn every_order_of_steps_delivers_every_task(
         epochs in prop::collection::vec(0u64..12, 1..4),
@@ -138,7 +138,7 @@ proptest! {
         let mut appended = 1;
         let mut current = 0;
         schedule.enter_plan(ids[0], plans[0].clone());
-        // What somebody is at.
+        // What was claimed, and is not reported on yet.
         let mut claims: Vec<Claim> = Vec::new();
         let mut wanted: Vec<TaskId> = Vec::new();
         let mut finishing: Vec<(TaskId, Next)> = Vec::new();
@@ -149,7 +149,7 @@ proptest! {
         loop {
             let step = script.pop().unwrap_or(0);
             let index = usize::from(step / 8);
-            // Of the next epoch, its number is known early.
+            // The next epoch is appended early.
             if appended <= current + 1 && appended < plans.len() {
                 ids.push(schedule.append((), false));
                 appended += 1;
@@ -327,7 +327,7 @@ fn what_was_sent_is_taken_at_once() {
     assert_eq!((schedule.deliverable(), schedule.ahead()), (1, 2));
 }
 
-/// Samples are parked until all are there, filled in by whoever is free, and the task is finished once.
+/// Samples are parked until all are there, filled in by any worker that is free, and the task is finished once.
 #[test]
 fn parked_samples_are_claimed_like_rows() {
     let mut schedule = session(plan(3, 3, 1));
@@ -358,7 +358,7 @@ fn parked_samples_are_claimed_like_rows() {
     assert_eq!(schedule.loaded(task, all(1), Some(1_000_000)), Next::Finish);
 }
 
-/// The last who is at a failed task delivers its error: rows that nobody claimed are given up.
+/// The last worker that is at a failed task delivers its error: rows that were not claimed are given up.
 #[test]
 fn a_failed_task_waits_for_those_who_are_at_it() {
     let mut schedule = session(plan(4, 4, 1));
@@ -377,7 +377,7 @@ fn a_failed_task_waits_for_those_who_are_at_it() {
     assert_eq!(schedule.deliverable(), 1);
 }
 
-/// A task may fail and be made again while somebody asks for its slab. Whatever comes of that is not for the new one.
+/// A task may fail and be made again while the ring is asked for its slab. What comes of that request is not for the new attempt.
 #[test]
 fn a_task_that_is_made_again_wants_another_slab() {
     type Late = fn(&mut TestSchedule, TaskId);
@@ -470,7 +470,7 @@ fn an_epoch_is_left_alone() {
     assert!(schedule.come_to(next, &mut removed));
     assert_eq!(schedule.remaining(), Some(2));
 
-    // And an epoch that nobody comes to goes alone.
+    // And an epoch that the consumer does not come to is removed alone.
     let mut schedule = session(plan(2, 1, 4));
     let next = schedule.append((), false);
     schedule.enter_plan(next, plan(2, 1, 4));
@@ -707,7 +707,7 @@ fn tiny_tasks_share_slabs() {
     assert!((1..16).contains(&room), "{room}");
     assert_eq!(claim(&mut schedule, with(1)), None);
 
-    // There was no slab for the second run: each of its tasks may need one, and those after it are made as ever.
+    // There was no slab for the second run: each of its tasks may need one, and the tasks after it are made without runs.
     schedule.no_run_slab(17..33);
     assert_eq!(schedule.run_slab(&(33..49)).uncounted, 16);
     assert_eq!(schedule.reserve_before_run(&(33..49)), 16);
@@ -732,7 +732,7 @@ fn tiny_tasks_share_slabs() {
     assert_eq!(claim(&mut schedule, with(1_000)), solo(0..4));
     assert!(schedule.run_slab(&(0..4)).most_bytes * 1_003 < 5 << 20);
 
-    // Who sets `prefetch` has no more ahead; and a task that waits for a slab gets the next one.
+    // With `prefetch` set, there are no more ahead; and a task that waits for a slab gets the next one.
     let mut schedule = begun(false);
     assert_eq!(claim(&mut schedule, with(1)), solo(1..2));
     assert_eq!(claim(&mut schedule, with(1)), None);
@@ -775,7 +775,7 @@ fn small_tasks_are_made_whole() {
     assert_eq!((runs.len(), runs[0].clone()), (16, 0..2));
     let runs = of(true, 150, 200 << 10);
     assert_eq!(runs.len(), 16, "{runs:?}");
-    // Workers share those that take long or are large, and all of which few may be ahead.
+    // Workers share tasks that take long or are large, and all tasks where few may be ahead.
     assert_eq!(of(true, 500, 84 << 10), []);
     assert_eq!(of(true, 150, 300 << 10), []);
     assert_eq!(of(false, 150, 84 << 10), []);
@@ -823,7 +823,7 @@ fn items_are_pulled_one_task_at_a_time() {
     }
 }
 
-/// The end of a stream is found by whoever pulls next: the task is gone again, and the next epoch goes on with its number.
+/// The end of a stream is found by the next pull: the task is gone again, and the next epoch goes on with its number.
 #[test]
 fn a_stream_ends_where_nothing_is_left_to_pull() {
     let mut schedule = streams(true, 2);
@@ -863,7 +863,7 @@ fn a_stream_ends_where_nothing_is_left_to_pull() {
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
 }
 
-/// Who leaves an epoch of a stream leaves what was opened of it, and the next one begins there.
+/// When the consumer leaves an epoch of a stream, the tasks that were opened of it are gone, and the next epoch begins behind them.
 #[test]
 fn a_stream_that_is_left_ends_there() {
     let mut schedule = streams(true, 2);

@@ -1,4 +1,5 @@
-//! Slots: what the shared state holds of an epoch and of an open task, and what becomes of a task that the consumer takes.
+//! Epoch data and task data: what the shared state holds of an epoch and of an open task; and what becomes of a task that the consumer
+//! takes.
 
 use std::collections::VecDeque;
 
@@ -23,7 +24,7 @@ pub(crate) struct EpochData<B> {
     /// Sends its tasks to a device as soon as they are made.
     pub(crate) queue: Option<Arc<dyn TransferQueue<B>>>,
     pub(crate) context: Option<Arc<EpochContext>>,
-    /// The stream of its items, while nobody pulls; `None` for samples that have an index.
+    /// The stream of its items, while no thread pulls from it; `None` for samples that have an index.
     pub(crate) stream: Option<Box<dyn Pull<B>>>,
     /// If the data set wants to know what comes: it hears that the pass is over when this is dropped.
     pub(crate) announced: Option<EndsPass>,
@@ -34,14 +35,15 @@ pub(crate) enum Made<B> {
     Here(B),
     /// It was sent to its device, and is in the queue.
     Sent,
-    /// It was sent, and some of its rows are being decoded. If a thread has sent it, the decoder's makes it ready, and nobody sees this.
+    /// It was sent, and some of its rows are being decoded. `None`: a thread has sent it, the decoder's thread makes it ready, and this
+    /// value is not used.
     Decoding(Option<Arc<Decoding>>),
 }
 
 /// What the shared state holds of one open task.
 pub(crate) struct TaskData<B> {
     pub(crate) context: Arc<EpochContext>,
-    /// `None` once somebody finishes it.
+    /// `None` once the task is being finished.
     pub(crate) build: Option<Arc<dyn Build<B>>>,
     /// The task, made.
     pub(crate) outcome: Option<Result<Made<B>>>,

@@ -14,7 +14,7 @@ pub(crate) struct Decoding {
     known: Condvar,
 }
 
-/// Since when a device has been at what was handed to its decoder then: what lies before it in the queue does not count.
+/// Since when a device has been at what was handed to its decoder at this instant. Time that it spent on earlier work does not count.
 pub(crate) fn begun(device: &Device, handed_over: Instant) -> Instant {
     let moved = device.inner.decoder_moved();
     moved.map_or(handed_over, |moved| moved.max(handed_over))

@@ -63,7 +63,7 @@ impl<B: 'static> Deferred<B> {
         })
     }
 
-    /// Tells the device's pin thread to look again. (Whoever holds the lock is busy with one session, which has one device.)
+    /// Tells the device's pin thread to look again. (While the lock is held, one session is worked on, and it has one device.)
     pub(crate) fn tell_pin_thread(&mut self, device: usize) {
         debug_assert!(self.told.is_none_or(|told| told == device));
         self.told = Some(device);
@@ -81,12 +81,12 @@ impl<B: 'static> Deferred<B> {
         &mut self.leftovers().removed
     }
 
-    /// An quota has use for that many slabs from now on.
+    /// A quota has use for that many slabs from now on.
     pub(crate) fn set_slabs(&mut self, quota: Arc<SlabQuota>, slabs: usize) {
         self.leftovers().slabs.push((quota, slabs));
     }
 
-    /// Closes an quota that was opened or shared, and is not needed.
+    /// Closes a quota that was opened or shared, and is not needed.
     pub(crate) fn close_quota(&mut self, quota: Option<Arc<SlabQuota>>) {
         if let Some(quota) = quota {
             self.leftovers().quotas.push(quota);
@@ -119,7 +119,7 @@ impl<B: 'static> Deferred<B> {
 }
 
 impl<B: 'static> Leftovers<B> {
-    /// Those who pull for an epoch that is gone stop.
+    /// Tells workers that pull for an epoch that is gone to stop.
     fn tell_passes(&self) {
         let passes = self.removed.epochs.iter();
         let passes = passes.filter_map(|epoch| epoch.context.as_ref());

@@ -88,7 +88,7 @@ impl<'a, B: 'static> Locked<'a, B> {
         Some((state.session(key)?, deferred))
     }
 
-    /// The session of an open task; `None` if the task is gone, and nobody wants it.
+    /// The session of an open task; `None` if the task is gone, and not wanted any more.
     pub(crate) fn session_of(
         &mut self,
         context: &EpochContext,
@@ -115,7 +115,7 @@ impl<'a, B: 'static> Locked<'a, B> {
         true
     }
 
-    /// Sleeps until notified. Returns at once if the bin had to be emptied first, so the caller must look again in any case.
+    /// Sleeps until notified. Returns at once if deferred work had to be done first, so the caller must look again in any case.
     pub(crate) fn wait(&mut self, condvar: &Condvar) {
         match &mut self.state {
             Some(state) if self.deferred.is_empty() => condvar.wait(state),

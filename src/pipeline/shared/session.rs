@@ -155,8 +155,8 @@ impl<B: 'static> Session<B> {
         self.schedule.has_claim(claimant)
     }
 
-    /// Whether this claimant found nothing to do because there is nothing: others would find nothing, either, until somebody has had the
-    /// session in hand.
+    /// Whether this claimant found nothing to do because there is nothing: other claimants would find nothing either, until the session is
+    /// accessed again.
     pub(crate) fn has_nothing_for_any(&self, claimant: Claimant) -> bool {
         let is_for_others = claimant.is_spare && self.schedule.copies();
         !is_for_others && !self.schedule.holds_back()
@@ -200,7 +200,7 @@ impl<B: 'static> Session<B> {
         }
     }
 
-    /// Gives a task to whoever makes it again.
+    /// Gives the caller a task to make again.
     pub(crate) fn rebuild(&mut self, task: TaskId) -> Job<B> {
         self.schedule.remaking(task);
         let data = self.data(task);
@@ -444,7 +444,7 @@ impl<B: 'static> Session<B> {
         }
     }
 
-    /// Makes a task or its error ready, and wakes whoever waits for that. The first outcome counts.
+    /// Makes a task or its error ready, and wakes the consumer if it waits for that. The first outcome counts.
     pub(crate) fn publish(
         &mut self,
         task: TaskId,
@@ -468,13 +468,13 @@ impl<B: 'static> Session<B> {
         if is_sent {
             data.was_sent();
         }
-        // (A task that failed gave its reserve up when it did, in silence.)
+        // (A task that failed gave its reserve up when it failed, without telling the pin thread.)
         let was_reserved = self.schedule.reserve_of(task) > 0 || is_failed;
         match is_sent {
             true => self.schedule.sent(task),
             false => self.schedule.ready(task),
         }
-        // It is out of the window, so others can be opened.
+        // It is out of the window, so other tasks can be opened.
         deferred.wake_workers |= is_sent && !planted("a unit that was sent wakes no worker");
         // The slabs that were left for it are free for others.
         if was_reserved && !planted("a reserve is given up in silence") {

@@ -1,13 +1,14 @@
 //! The sessions of a loader, and which of them may have something to do.
 //!
-//! A program may hold thousands of epochs, and whoever claims something must not look at all of them. So a session that was found to have
-//! nothing to do is *quiet*: nobody looks at it until somebody has had it in hand, for what it has to do follows from what is done with it,
-//! under the shared lock. Two things do not:
+//! A program may hold thousands of epochs, and a thread that claims something must not look at all of them. So a session that was found to
+//! have nothing to do is *quiet*: it is not looked at until it is accessed again ([`Sessions::get`]), because what it has to do follows
+//! from what is done with it, under the shared lock. Two things do not:
 //!
-//! - bytes in flight that other sessions gave back. A session that waits for them is never quiet, for it may be blocked on them;
-//! - slabs that come home to the quota of a session whose tasks share them. What it may open beyond its window depends on them, and it may
-//!   be quiet: its tasks within the window are opened without (`schedule/runs.rs`), and its consumer has it in hand at its next call.
-//!   Nobody is woken when a slab comes home, so a session that is not quiet would find out at no other time.
+//! - bytes in flight that other sessions gave back. A session that waits for them is never quiet, because its consumer may be blocked on
+//!   them;
+//! - slabs that come home to the quota of a session whose tasks share them. What it may open beyond its window depends on them. It may be
+//!   quiet all the same: its tasks within the window are opened without them (`schedule/runs.rs`), and its consumer accesses it at its next
+//!   call. No thread is woken when a slab comes home, so a session that is not quiet would find out no sooner.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -24,7 +25,7 @@ pub(crate) struct Sessions<B> {
     added: u64,
     /// Counts claims, so that sessions take turns.
     turn: u64,
-    /// Those that somebody has had in hand since the queues were put in order.
+    /// Those that were accessed since the queues were put in order.
     touched: Vec<u64>,
     /// Those that may have something to do in the epoch that their consumer is at.
     near: BTreeSet<Turn>,
@@ -88,7 +89,7 @@ impl<B: 'static> Sessions<B> {
             self.of_device.resize(device + 1, 0);
         }
         self.of_device[device] += 1;
-        // A single session has no place among others until now.
+        // The turn of a session that was alone was not kept up to date: now it is.
         if let (1, Some(&alone)) = (self.entries.len(), self.entries.keys().next()) {
             self.get(alone);
         }
@@ -128,7 +129,7 @@ impl<B: 'static> Sessions<B> {
         };
     }
 
-    /// A session, for whoever changes it.
+    /// A session, for a caller that may change it.
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut Session<B>> {
         let entry = self.entries.get_mut(&key)?;
         let is_woken =
@@ -173,7 +174,7 @@ impl<B: 'static> Sessions<B> {
 
     /// Claims something of the first session that has something to do. What lies beyond the epoch that a consumer is at comes last.
     pub(crate) fn claim(&mut self, factory: &dyn Factory<B>, claimant: Claimant) -> Option<Job<B>> {
-        // Those that are still near after the first look wait for others than this claimant, or for bytes.
+        // Those that are still near after the first look have work for other claimants than this one, or wait for bytes.
         let looks = [
             (Queue::Near, false),
             (Queue::Far, true),
@@ -226,7 +227,7 @@ impl<B: 'static> Sessions<B> {
 
 impl<B: 'static> Sessions<B> {
     /// Asks the sessions of these queues in turn, within the epoch that their consumer is at or also beyond it, until one has an answer.
-    /// Those that have none, whoever asks, go to where they are looked at later, or not at all.
+    /// Those that have nothing for any claimant go to where they are looked at later, or not at all.
     fn find<T>(
         &mut self,
         looks: &[(Queue, bool)],
@@ -234,7 +235,7 @@ impl<B: 'static> Sessions<B> {
         mut ask: impl FnMut(&mut Session<B>, Claimant) -> Option<T>,
     ) -> Option<(T, Queue, u64)> {
         self.settle();
-        let is_alone = self.entries.len() == 1; // it is in nobody's way
+        let is_alone = self.entries.len() == 1; // no other session has to wait for it
         for &(queue, beyond) in looks {
             let claimant = Claimant { beyond, ..claimant };
             let mut after = None;
@@ -242,7 +243,7 @@ impl<B: 'static> Sessions<B> {
                 self.count_look();
                 let (_, _, key) = turn;
                 let Some(entry) = self.entries.get_mut(&key) else {
-                    unreachable!("a line that is removed leaves its queue");
+                    unreachable!("a session that is removed leaves its queue");
                 };
                 if let Some(found) = ask(&mut entry.session, claimant) {
                     return Some((found, queue, key));
@@ -269,7 +270,7 @@ impl<B: 'static> Sessions<B> {
         }
     }
 
-    /// Puts those in order that somebody has had in hand.
+    /// Puts the sessions that were accessed into their queues.
     fn settle(&mut self) {
         let is_alone = self.entries.len() == 1;
         while let Some(key) = self.touched.pop() {

@@ -49,7 +49,7 @@ impl Workers {
             Workers::Fixed(count) => count,
             Workers::Auto => {
                 let cores = cores.unwrap_or_else(system::usable_cores);
-                // Nobody asked for a number that the system would refuse.
+                // The program did not ask for this number, so it must not be one that the system refuses.
                 cores.min(system::most_threads(WORKER_STACK_BYTES)).max(1)
             }
         }
@@ -132,7 +132,7 @@ pub(crate) struct ActiveWorkers {
 /// What the counters of an epoch had reached when one of its batches was asked for.
 #[derive(Debug, Clone, Copy)]
 struct Mark {
-    /// Line and entry of the epoch.
+    /// Session and entry of the epoch.
     epoch: (u64, u64),
     given: u64,
     host_ns: u64,
@@ -279,7 +279,7 @@ mod tests {
     use super::*;
 
     /// Workers are busy for `work_ns` with each batch, and the loop takes `host_ns` for one, and waits `waited_ns` for it; the first batch
-    /// takes long. Returns who loads then.
+    /// takes long. Returns how many workers load then, and why.
     fn after_an_epoch(
         active_workers: &mut ActiveWorkers,
         of: [u64; 3],
@@ -309,7 +309,7 @@ mod tests {
             ([10, 10_000, 0], (1, Crew::Enough)),
             ([0, 10_000, 0], (1, Crew::Enough)),
             ([110_000, 10_000, 0], (16, Crew::AllCores)),
-            // Who waits now and then has enough; who waits for more than a tenth of the time has not.
+            // A loop that waits now and then has enough; one that waits for more than a tenth of the time has not.
             ([40_000, 10_000, 1_000], (6, Crew::Enough)),
             ([40_000, 10_000, 2_000], (16, Crew::AllCores)),
             ([40_000, 0, 0], (16, Crew::AllCores)),

@@ -21,7 +21,7 @@ use crate::tuning::{COPYING_WORKERS, TINY_WORKERS};
 pub(crate) enum Wake {
     /// One of a group.
     One(usize),
-    /// Those that were off duty: which of them are on duty now, they find out themselves.
+    /// All that were off duty: each finds out itself whether it is on duty now.
     Inactive,
 }
 
@@ -35,7 +35,7 @@ pub(crate) struct State<B> {
     pub(crate) active_workers: ActiveWorkers,
     /// One for each worker.
     pub(crate) slots: Vec<WorkerSlot>,
-    /// Tasks, with their session, that nobody is at, although they were opened. They are claimed before all else.
+    /// Tasks, with their session, that were opened and that no thread works on any more. They are claimed before all else.
     pub(crate) requeued: VecDeque<(u64, Requeued)>,
     /// The bytes in flight, if they are limited.
     byte_budget: Option<Arc<ByteBudget>>,
@@ -45,7 +45,7 @@ pub(crate) struct State<B> {
     broken: Option<String>,
 }
 
-/// Tasks that nobody is at.
+/// Tasks that no thread works on any more.
 pub(crate) enum Requeued {
     /// Their worker had claimed them to make them from end to end, and was given up.
     OfRun(std::ops::Range<u64>),
@@ -82,7 +82,7 @@ impl<B: 'static> State<B> {
 
     /// # Panics
     ///
-    /// If a thread of the library did, whose work consumers would wait for.
+    /// If a thread of the library has panicked whose work consumers would wait for.
     pub(crate) fn check(&self) {
         if let Some(how) = &self.broken {
             panic!(
@@ -137,20 +137,20 @@ impl<B: 'static> State<B> {
     pub(crate) fn append(&mut self, session: u64, epoch: EpochData<B>, is_reached: bool) -> u64 {
         match self.session(session) {
             Some(session) => session.schedule.append(epoch, is_reached),
-            None => unreachable!("a line is there as long as somebody holds one of its seats"),
+            None => unreachable!("a session is there as long as one of its handles is"),
         }
     }
 
-    /// Notes what the worker of this status has to report on, in case that somebody must do so in its place.
+    /// Notes what the worker of this status has to report on, in case another thread must do so in its place.
     pub(crate) fn takes_on(&mut self, status: &WorkerStatus, assignment: Option<Assignment>) {
-        // (The consumer's own status has no number that is one.)
+        // (The consumer's own status has no worker slot.)
         if let Some(slot) = self.slots.get_mut(status.number()) {
             slot.assignment = assignment;
         }
     }
 
-    /// Tasks that nobody makes any more, although they were claimed. `of`: for the consumer of this session, who does not do what the
-    /// consumer of another one waits for.
+    /// Tasks that were claimed, and that no thread makes any more. `of`: only those of this session, for its consumer, which does not do
+    /// what the consumer of another session waits for.
     pub(crate) fn claim_requeued(&mut self, of: Option<u64>) -> Option<Job<B>> {
         loop {
             let is_own = |(session, _): &(u64, Requeued)| of.is_none_or(|of| of == *session);
@@ -247,11 +247,12 @@ impl<B: 'static> State<B> {
         group.map(Wake::One).or_else(inactive)
     }
 
-    /// Whether workers that were off duty are on duty from now on: a consumer waits, and nobody is left to do what there is to do.
+    /// Whether workers that were off duty are on duty from now on: a consumer waits, and no worker on duty is free to do what there is to
+    /// do.
     fn needs_more(&mut self) -> bool {
         let (active, _) = self.active_workers.now();
         let is_enough = |session: &Session<B>| active >= TINY_WORKERS && session.schedule.is_tiny();
-        // (Those that were called, and have not come yet, will do it.)
+        // (If workers that were called have not come yet, they will do it.)
         (1..=self.active_workers.off()).contains(&self.idle_inactive)
             && self.sessions.blocked().any(|session| !is_enough(session))
             && self.has_claim(self.group(active))

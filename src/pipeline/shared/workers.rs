@@ -1,4 +1,4 @@
-//! Worker slots: each worker has one on the shared state, its status and what it has to report on.
+//! Worker slots: each worker has one in the shared state, with its status and what it has to report on.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use crate::pipeline::schedule::TaskId;
 use crate::pipeline::worker_status::{Seen, WorkerStatus};
 use crate::sync::Arc;
 
-/// Where a worker works.
+/// A worker's place in the shared state.
 pub(crate) struct WorkerSlot {
     pub(crate) status: Arc<WorkerStatus>,
     /// What it has to report on. While it runs the program's code, this changes only if it is [given up](WorkerStatus::give_up).
@@ -21,7 +21,7 @@ pub(crate) struct WorkerSlot {
 pub(crate) struct Assignment {
     pub(crate) session: u64,
     pub(crate) what: What,
-    /// What the worker was seen to do that had it before, and was given up.
+    /// What the worker that had it before, and was given up, was seen to do.
     pub(crate) late: Option<Seen>,
 }
 

@@ -37,7 +37,7 @@ pub(crate) struct Asking {
 pub(crate) struct Waiting {
     pub(crate) since: Option<Instant>,
     /// How many lines the log has of that.
-    pub(crate) sessions: u32,
+    pub(crate) log_lines: u32,
     /// How many batches were ready when the consumer first asked for this one. `None`: nothing is loaded ahead.
     pub(crate) ready: Option<u64>,
 }
@@ -66,7 +66,7 @@ impl<B: Batch> Pipeline<B> {
             _ => self.wait_for_next(handle, taken, asking, waiting),
         };
         if next.is_ready() && waiting.since.is_some() {
-            (waiting.since, waiting.sessions) = (None, 0);
+            (waiting.since, waiting.log_lines) = (None, 0);
         }
         next
     }
@@ -167,7 +167,7 @@ impl<B: Batch> Pipeline<B> {
                 }
             }
             if !has_told {
-                // The tasks that were taken are used up, so others can be opened.
+                // The tasks that were taken are used up, so other tasks can be opened.
                 deferred.wake_workers = true;
                 has_told = true;
             }
@@ -191,14 +191,16 @@ impl<B: Batch> Pipeline<B> {
                 state = self.lock();
                 continue;
             }
-            let sessions = waiting.sessions.saturating_add(1);
-            let pause = options.patience.map(|pause| pause.saturating_mul(sessions));
+            let log_lines = waiting.log_lines.saturating_add(1);
+            let pause = options
+                .patience
+                .map(|pause| pause.saturating_mul(log_lines));
             let session_due = pause.and_then(|pause| since.checked_add(pause));
             let Some(end) = asking.patience.end(now) else {
                 return Poll::Pending;
             };
             if session_due.is_some_and(|due| due <= now) {
-                waiting.sessions = sessions;
+                waiting.log_lines = log_lines;
                 let stall = state.stall(handle, now, since);
                 drop(state);
                 self.say(stall);

@@ -22,12 +22,12 @@ use crate::pipeline::transfer::queue::DeviceQueue;
 use crate::pipeline::worker_status::WorkerStatus;
 use crate::sync::{Arc, Instant, Weak};
 
-/// Who sends a task, and is to know when its rows are made.
+/// Which thread sends a task, and is to know when its rows are made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Sender {
-    /// Whoever has it from the shared state: the shared state is told.
+    /// A thread of the loader: the shared state is told.
     Thread,
-    /// The consumer, who took it.
+    /// The consumer, which took it.
     Consumer,
 }
 
@@ -101,7 +101,7 @@ fn uncount<B>(
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Has the rows of a task decoded that was sent. Returns what its sender has of it: for a thread, nothing more is to be done.
+    /// Has the rows decoded of a task that was sent. Returns what is left for its sender: a thread of the loader has nothing more to do.
     pub(crate) fn decode(
         &self,
         queue: &dyn TransferQueue<B>,
@@ -126,7 +126,7 @@ impl<B: Batch> Pipeline<B> {
                         session.context(task)
                     })
                 };
-                // (If it is gone, nobody wants it.)
+                // (If it is gone, it is not wanted.)
                 if let Some(context) = context {
                     let pipeline = Weak::clone(&self.me);
                     let tell = move |outcome| {
@@ -141,7 +141,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Makes a task ready whose rows are made, or gives it to whoever makes it again. (On the decoder's thread.)
+    /// Makes a task ready whose rows are made, or gives it to be made again. (On the decoder's thread.)
     fn is_decoded(&self, context: &EpochContext, task: TaskId, outcome: Result<(), NotDecoded>) {
         let publish = || match outcome {
             Ok(()) => self.publish(context, task, Ok(Made::Sent)),
@@ -222,13 +222,13 @@ impl<B: Batch> Pipeline<B> {
         self.publish(&context, task, Err(error));
     }
 
-    /// A task has a picture that nobody can decode, and the policy for such samples is the workers' to carry out: one makes it again,
+    /// A task has a picture that cannot be decoded, and the policy for such samples is the workers' to carry out: one makes it again,
     /// without the device. `false`: it cannot be made again.
     fn makes_again(&self, context: &EpochContext, task: TaskId) -> bool {
         let queue = {
             let mut state = self.lock();
             let Some((session, _)) = state.session_of(context, task) else {
-                return true; // nobody wants it
+                return true; // it is not wanted
             };
             if !session.schedule.is_being_sent(task) {
                 return true; // it has failed otherwise

@@ -24,16 +24,16 @@ use crate::pipeline::worker_status::{Doing, Seen, WorkerStatus};
 use crate::sync::log;
 use crate::sync::{Arc, Instant, Ordering, planted};
 
-/// A worker's place that is to be filled.
+/// A worker slot that is to be filled.
 struct Vacancy {
-    /// That of the worker that was given up now.
+    /// The status of the worker that was given up now.
     before: Option<Arc<WorkerStatus>>,
     status: Arc<WorkerStatus>,
-    /// Its task is that of a worker that was given up.
+    /// Its assignment is that of a worker that was given up.
     has_first_job: bool,
 }
 
-/// A task that is to be reported on, for its worker does not.
+/// A task that another thread is to report on, because its worker does not.
 struct Overdue {
     assignment: Assignment,
     seen: Seen,
@@ -42,14 +42,14 @@ struct Overdue {
 }
 
 impl<B: Batch> State<B> {
-    /// When the consumer that waits looks again: when the first worker is due, or else could be.
+    /// When the consumer that waits looks again: when the first worker will be late, or the earliest time at which one could be.
     pub(crate) fn first_due(&self, timeout: Duration, now: Instant) -> Option<Instant> {
         let seen = self.slots.iter().filter_map(|one| one.status.look(now));
         let left = seen.filter_map(|seen| seen.left(timeout));
         now.checked_add(left.min().unwrap_or(timeout))
     }
 
-    /// Whether there are workers to give up, or (`retries`) places to fill.
+    /// Whether there are workers to give up, or (`retries`) slots to fill.
     pub(crate) fn has_late(&self, timeout: Duration, now: Instant, retries: bool) -> bool {
         self.slots.iter().any(|one| {
             let seen = one.status.look(now);
@@ -57,7 +57,7 @@ impl<B: Batch> State<B> {
         })
     }
 
-    /// Gives up all workers that are late. Returns their places, and the tasks that nobody is to report on but the caller.
+    /// Gives up all workers that are late. Returns their slots, and the tasks that only the caller is left to report on.
     fn give_up_late(&mut self, timeout: Duration, began: Instant) -> (Vec<Vacancy>, Vec<Overdue>) {
         let (mut vacancies, mut overdue) = (Vec::new(), Vec::new());
         let now = Instant::now();
@@ -82,14 +82,14 @@ impl<B: Batch> State<B> {
                 continue;
             };
             if let Some(seen) = assignment.late {
-                // It was to describe the sample of another, and that hangs as well.
+                // It was to describe the sample of another worker, and that hangs as well.
                 if !planted("a description that hangs is waited for") {
                     overdue.extend(self.overdue(assignment, seen, new.name()));
                 }
                 continue;
             }
             if let What::Solo { tasks } = &mut assignment.what {
-                // Others make the rest of its run.
+                // Other workers make the rest of its run.
                 let rest = tasks.start + 1..tasks.end;
                 tasks.end = rest.start;
                 if !rest.is_empty() && !planted("a run is lost with its worker") {
@@ -105,7 +105,7 @@ impl<B: Batch> State<B> {
         (vacancies, overdue)
     }
 
-    /// `None`: the task is gone, and nobody waits for a report.
+    /// `None`: the task is gone, and no report is waited for.
     fn overdue(&mut self, assignment: Assignment, seen: Seen, worker: String) -> Option<Overdue> {
         let session = self.session(assignment.session)?;
         let is_open = session.schedule.holds(assignment.task());
@@ -120,8 +120,8 @@ impl<B: Batch> State<B> {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Gives up workers whose sample is late, and lets others take their places. Called by the consumer that waits, without the lock.
-    /// Places that could not be filled before are tried again.
+    /// Gives up workers whose sample is late, and starts others in their slots. Called by the consumer that waits, without the lock. Slots
+    /// that could not be filled before are tried again.
     /// The error: not all were filled.
     pub(crate) fn replace_late(&self, timeout: Duration) -> Result<(), io::Error> {
         let (vacancies, overdue) = {
@@ -169,7 +169,7 @@ impl<B: Batch> Pipeline<B> {
         failed
     }
 
-    /// There is no thread for this place, so its errand is the caller's.
+    /// No thread could be started for this slot, so the caller does its first job.
     fn do_without(&self, status: &WorkerStatus) {
         let overdue = {
             let mut state = self.lock();
@@ -261,7 +261,7 @@ impl<B: Batch> Pipeline<B> {
         self.report_failed(status, &context, &assignment.what, seen.row, error);
     }
 
-    /// Reports that what somebody has claimed has failed.
+    /// Reports that what was claimed has failed.
     fn report_failed(
         &self,
         status: &WorkerStatus,

@@ -17,7 +17,7 @@ use crate::pipeline::traits::Learned;
 use crate::sync::{Arc, AtomicBool, Instant, Weak, is_within_code_of};
 use crate::system::Process;
 
-/// Why nobody makes batches in a forked process.
+/// Why no batches are made in a forked process.
 pub(crate) const FORKED: &str = "this process was forked from the one that built the loader, and has none of its threads: build the loader in the \
                       process that uses it, after the fork";
 
@@ -35,8 +35,8 @@ pub(crate) struct Pipeline<B> {
     pub(crate) roster: Arc<Roster>,
     /// For threads that are started later.
     pub(crate) me: Weak<Pipeline<B>>,
-    /// One for each device that sessions are loaded for; a single one if no memory is page-locked. Sessions, passes and handles have its
-    /// number: the program may leak them, and they must not keep the device alive.
+    /// One for each device that sessions are loaded for; a single one if no memory is page-locked. Sessions, epoch contexts and handles
+    /// have its number: the program may leak them, and they must not keep the device alive.
     pub(crate) options: Vec<Options>,
     /// Slabs for batches that need not be page-locked, or cannot be.
     pub(crate) pageable: Arc<Ring>,
@@ -116,8 +116,8 @@ impl<B: 'static> Pipeline<B> {
         !self.process.is_this()
     }
 
-    /// Whether threads of another process may hold the shared lock, or any other of the loader's. (This one was forked from it, and has
-    /// none of them, so nobody would release it.)
+    /// Whether threads of another process may hold the shared lock, or any other of the loader's. (This process was forked from that one,
+    /// and has none of its threads, so the lock would never be released.)
     pub(crate) fn has_lost_threads(&self) -> bool {
         self.options().workers > 0 && self.is_forked()
     }
@@ -127,7 +127,7 @@ impl<B: 'static> Pipeline<B> {
         self.has_lost_threads() || on_device && self.is_forked()
     }
 
-    /// Why a batch must not be waited for here: nobody would make it. `on_device`: it is to come from the device.
+    /// Why a batch must not be waited for here: it would never be made. `on_device`: it is to come from the device.
     pub(crate) fn refuses_to_wait(&self, on_device: bool) -> Option<Error> {
         let reason = if self.is_lost(on_device) {
             FORKED

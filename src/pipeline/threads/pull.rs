@@ -1,12 +1,12 @@
 //! How one worker at a time pulls the items of a stream's tasks.
 //!
-//! A task is opened for whoever pulls its items. When they are there, it has its rows, and is loaded as any task is. If there are none
-//! left, the task is gone again, and the epoch's end is known. So pulling is serial, and the order is the stream's; a task that is loaded
-//! never turns out to be shorter.
+//! A task is opened for the worker that pulls its items. When they are there, it has its rows, and is loaded as any task is. If there are
+//! none left, the task is gone again, and the epoch's end is known. So pulling is serial, and the order is the stream's; a task that is
+//! loaded never turns out to be shorter.
 //!
-//! The stream lies in its epoch's slot while nobody pulls. Whoever pulls has taken it out, so no lock is held meanwhile. Between two items,
-//! streams ask whether to go on ([`progress`](crate::stream::progress)): not if the epoch has left the shared state, or the worker was
-//! given up. What comes of the pull then is dropped, as anything is that is made for a task that is gone.
+//! The stream lies in its epoch's data while no thread pulls. The worker that pulls has taken it out, so no lock is held meanwhile. Between
+//! two items, streams ask whether to go on ([`progress`](crate::stream::progress)): not if the epoch has left the shared state, or the
+//! worker was given up. What comes of the pull then is dropped, as anything is that is made for a task that is gone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -24,7 +24,7 @@ use crate::sync::{Arc, Instant, planted};
 use crate::tensor::Offload;
 use crate::trace::span;
 
-/// What a worker is told between two items: the next one has a timeout of its own, if somebody still waits. `None`: the caller pulls, on
+/// What a worker is told between two items: the next one has a timeout of its own, if it is still waited for. `None`: the caller pulls, on
 /// its own thread, and cannot leave the epoch meanwhile.
 fn watcher(status: &WorkerStatus, context: &Arc<EpochContext>) -> Option<Watcher> {
     let (status, context) = (status.shared()?, Arc::clone(context));
@@ -35,7 +35,7 @@ fn watcher(status: &WorkerStatus, context: &Arc<EpochContext>) -> Option<Watcher
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Pulls the items of a task, and lets others load them.
+    /// Pulls the items of a task, and lets all workers load them.
     pub(crate) fn pull(
         &self,
         status: &WorkerStatus,

@@ -61,7 +61,7 @@ impl<B: Batch> Pipeline<B> {
                 Some(Assignment::new(context.session, What::Solo { tasks: rest })),
             );
             if !state.made(context, TaskId(task), made) {
-                return; // nobody wants the others either
+                return; // the others are not wanted either
             }
         }
     }
@@ -165,7 +165,7 @@ impl<B: Batch> Pipeline<B> {
                 made,
                 &memory.borrow(),
             ) {
-                Reported::Gone => return, // nobody wants the others either
+                Reported::Gone => return, // the others are not wanted either
                 Reported::Here => {}
                 Reported::ToSend(queue) => {
                     unsent += 1;

@@ -88,8 +88,8 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Appends an epoch that follows the handle's, whose cut has so many `batches`. `to`: its batches go to the device of this queue, that
-    /// many ahead.
+    /// Appends an epoch that follows the handle's, whose partition has so many `batches`. `to`: its batches go to the device of this queue,
+    /// that many ahead.
     pub(crate) fn append(
         &self,
         handle: &EpochHandle,
@@ -152,8 +152,8 @@ impl<B: Batch> Pipeline<B> {
         (stream, Some(Arc::new(Mutex::new(reached))))
     }
 
-    /// The consumer comes to an epoch that was appended. `false`: the one before has batches to come, and slabs for one epoch are
-    /// not enough for both, so this one must begin a line of its own.
+    /// The consumer comes to an epoch that was appended. `false`: the one before has batches to come, and slabs for one epoch are not
+    /// enough for both, so this one must begin a session of its own.
     pub(crate) fn come_to(&self, handle: &EpochHandle) -> bool {
         if self.has_lost_threads() {
             return true; // its first batch says so
@@ -195,7 +195,7 @@ impl<B: Batch> Pipeline<B> {
         true
     }
 
-    /// The consumer leaves its epoch. It waits for nobody: workers that are busy with a task find out when they report.
+    /// The consumer leaves its epoch. It waits for no thread: workers that are busy with a task find out when they report.
     pub(crate) fn leave(&self, handle: &EpochHandle) {
         if self.has_lost_threads() {
             return;
@@ -229,7 +229,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Gives up the epochs that were appended to the handle's session: nobody will come to them.
+    /// Gives up the epochs that were appended to the handle's session: the consumer will not come to them.
     pub(crate) fn truncate(&self, handle: &EpochHandle) {
         if self.has_lost_threads() {
             return;
@@ -311,7 +311,7 @@ impl<B: Batch> Pipeline<B> {
             given,
             ..plan(options, machine, hints, destination, partition, is_followed)
         };
-        // First: who asks for a slab must find that there may be some.
+        // First: a thread that asks for a slab must find that there may be some.
         let slabs = plan.slabs(self.shared.is_wide.get() == Some(&true));
         let within = self.shared.slab_sizes.within(plan.kind());
         let quota = options.pinning.as_ref();
@@ -329,7 +329,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// An epoch is planned, and nobody works on it yet.
+    /// An epoch is planned, and no thread works on it yet.
     #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self, unused_variables))]
     fn begins(&self, context: &EpochContext, shard: DeviceShard) {
         // (Of several devices that share the batches, one stands for all.)

@@ -65,7 +65,7 @@ impl Roster {
     ) -> io::Result<()> {
         {
             let mut threads = self.threads.lock();
-            // Those that were to run an errand, and have.
+            // Threads that were started for a single job, and have ended.
             threads.retain(|entry| !entry.has_ended);
             threads.push(Entry {
                 status: Arc::clone(status),
@@ -144,7 +144,7 @@ impl Roster {
                 );
                 continue;
             }
-            // Threads catch panics, and there is nobody left to tell of an error.
+            // Threads catch panics, and there is no caller left to report an error to.
             entry.handle.map(thread::JoinHandle::join);
         }
     }
@@ -160,7 +160,7 @@ impl<B: Batch> Threads<B> {
             0 => 0,
             _ => system::most_threads(STACK_BYTES),
         };
-        // (Since they were counted for `Auto`, others may have taken addresses.)
+        // (Since the number was chosen for `Auto`, less address space may be left.)
         let is_auto = pipeline.options().is_auto && most > 0;
         if workers > most && !is_auto {
             return Err(Error::option(
@@ -190,7 +190,7 @@ impl<B: Batch> Threads<B> {
             };
             match hired {
                 Ok(()) => started += 1,
-                // Nobody asked for that many.
+                // The program did not ask for that many.
                 Err(error) if pipeline.options().is_auto && started > 0 => {
                     log::warn!("the system starts no more than {started} workers: {error}");
                     let mut state = pipeline.lock();
@@ -296,7 +296,7 @@ fn not_started(name: String, source: &io::Error, started: usize, options: &Optio
 impl<B: Batch> Drop for Threads<B> {
     /// Ends the threads and waits for them, so that whatever the data set holds is free afterwards.
     ///
-    /// A data set may hold a loader and drop it on a worker, even a worker of the same loader. Then nobody waits: the threads may be
+    /// A data set may hold a loader and drop it on a worker, even a worker of the same loader. Then no thread is waited for: they may be
     /// waiting for that worker, or be dropping its loader. They end by themselves, because each holds all that it uses.
     ///
     /// With a timeout, a thread that hangs is not waited for, either. Nor are threads that another process has, from which this one was

@@ -30,7 +30,7 @@ pub(crate) struct Stall {
 struct Busy {
     worker: String,
     seen: Seen,
-    /// `None` if nobody waits for the task any more.
+    /// `None` if the task is not waited for any more.
     task: Option<(Place, Arc<EpochContext>)>,
 }
 
@@ -78,9 +78,9 @@ impl<B: Batch> State<B> {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Writes the session. A thread of its own does, for the data set is asked to describe samples, and that may hang as they do.
+    /// Writes the line. A thread of its own does so, because the data set is asked to describe samples, and that may hang as they do.
     pub(crate) fn say(&self, stall: Stall) {
-        let brief = stall.session(|_, _, _| None);
+        let brief = stall.log_line(|_, _, _| None);
         let said = self.start("pinfeed-watchdog".to_owned(), move |pipeline| {
             let describe = |place: Place, context: &EpochContext, seen: Seen| {
                 let factory = &pipeline.factory;
@@ -88,7 +88,7 @@ impl<B: Batch> Pipeline<B> {
                 let id = std::panic::catch_unwind(std::panic::AssertUnwindSafe(id));
                 id.ok().map(|id| id.to_string())
             };
-            log::warn!("{}", stall.session(describe));
+            log::warn!("{}", stall.log_line(describe));
         });
         if said.is_err() {
             log::warn!("{brief}");
@@ -97,7 +97,7 @@ impl<B: Batch> Pipeline<B> {
 }
 
 impl Stall {
-    fn session(&self, describe: impl Fn(Place, &EpochContext, Seen) -> Option<String>) -> String {
+    fn log_line(&self, describe: impl Fn(Place, &EpochContext, Seen) -> Option<String>) -> String {
         let mut session = match self.batch {
             Some(batch) => format!("batch {batch} of epoch {}", self.epoch),
             None => format!("the next batch of epoch {}", self.epoch),

@@ -40,7 +40,7 @@ impl<B: Batch> Pipeline<B> {
                 return None;
             }
             if !state.active_workers.is_on(status.number()) {
-                // It may have been woken for something to do: somebody else is, before it sleeps.
+                // It may have been woken for something to do: before it sleeps, another worker is woken for that.
                 state.deferred.wake_workers |= was_on && !planted("who goes off duty wakes nobody");
                 was_on = false;
                 state.idle_inactive += 1;
@@ -66,7 +66,7 @@ impl<B: Batch> Pipeline<B> {
         let group = state.group(status.number());
         let job = state.claim(&*self.factory, group)?;
         state.takes_on(status, Assignment::of(&job));
-        // Each worker that is woken wakes the next, as long as there is work: none wakes for nothing.
+        // Each worker that is woken wakes the next, as long as there is work: no worker is woken for nothing.
         state.deferred.wake_workers = !planted("a claim wakes nobody");
         Some(job)
     }
@@ -127,7 +127,7 @@ impl<B: Batch> Pipeline<B> {
         None
     }
 
-    /// As [`catch_panics`](Pipeline::catch_panics), for a worker. Who was given up reports nothing.
+    /// As [`catch_panics`](Pipeline::catch_panics), for a worker. A worker that was given up reports nothing.
     fn attend<R>(
         &self,
         status: &WorkerStatus,
@@ -341,7 +341,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Reports that a task cannot have its slab. Whoever is last to work on the task delivers the failure.
+    /// Reports that a task cannot have its slab. The last thread that works on the task delivers the failure.
     pub(crate) fn refuse(&self, context: &EpochContext, task: TaskId, failure: Failed) {
         let nobody = WorkerStatus::of_caller(self.began);
         self.report(
@@ -358,9 +358,9 @@ impl<B: Batch> Pipeline<B> {
         );
     }
 
-    /// Delivers the error of a task that nobody works on any more; or makes the task again, if it can do without the sample that failed.
+    /// Delivers the error of a task that no thread works on any more; or makes the task again, if it can do without the sample that failed.
     fn publish_failure(&self, status: &WorkerStatus, context: &EpochContext, task: TaskId) {
-        // The pin thread runs no samples: others wait for it.
+        // The pin thread loads no samples, because other tasks wait for it.
         let can_make = !status.is_nobodys() || self.options().workers == 0;
         let (failure, build, own) = {
             let mut state = self.lock();
@@ -423,7 +423,7 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Makes the task or its error ready, and wakes whoever waits for it.
+    /// Makes the task or its error ready, and wakes the consumer if it waits for it.
     pub(crate) fn publish(&self, context: &EpochContext, task: TaskId, outcome: Result<Made<B>>) {
         let is_failed = outcome.is_err();
         let queue = {
@@ -469,8 +469,8 @@ impl<B: Batch> Locked<'_, B> {
             self.deferred.drop_later(failure);
             return Next::Wait;
         };
-        // Before the report, because whoever finishes the task must be its only holder. (If the shared state holds no reference, ours may
-        // be the last, and its `drop` the user's.)
+        // Before the report, because the thread that finishes the task must be its only holder. (If the shared state holds no reference,
+        // ours may be the last, and its `drop` the user's.)
         match session.data(task).build {
             Some(_) if planted("work is held beyond its report") => _ = build.map(Arc::into_raw),
             Some(_) => drop(build),

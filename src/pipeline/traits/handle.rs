@@ -57,7 +57,7 @@ impl Beginning {
 }
 
 impl EpochHandle {
-    /// That of a session that nobody could load.
+    /// The handle of an epoch that cannot be loaded: it has no session.
     pub(crate) fn without_session(
         start: Start,
         share: DeviceShard,

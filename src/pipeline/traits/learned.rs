@@ -59,7 +59,8 @@ impl Learned {
     #[cfg(feature = "nvjpeg")]
     pub(crate) fn is_decoded_by(&self, device: &Arc<DeviceInner>) {
         {
-            // Under the lock: who learns of pictures first finds the device, or is found.
+            // Under the lock: either the thread that learns of pictures first finds the device here, or this one finds that there are
+            // pictures.
             let mut decoders = self.decoders.lock();
             if !self.has_pictures() {
                 decoders.retain(|other| other.strong_count() > 0);
@@ -73,7 +74,7 @@ impl Learned {
         device.open_decoder();
     }
 
-    /// There are pictures: those who decode them prepare for that.
+    /// There are pictures: the devices that decode them open their decoders.
     #[cold]
     fn learns_of_pictures(&self) {
         self.has_pictures.store(true, Ordering::Relaxed);

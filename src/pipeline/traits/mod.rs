@@ -1,4 +1,4 @@
-//! What is asked of whoever makes tasks: the one way from samples to a batch, with data set and collate erased.
+//! What is asked of a factory, which makes tasks: the one way from samples to a batch, with data set and collate erased.
 //!
 //! Several workers share a task ([`Factory::open`]), or one makes it from end to end ([`Factory::make`]).
 
@@ -69,7 +69,7 @@ pub(crate) trait Factory<B>: Send + Sync {
     #[cfg(feature = "nvjpeg")]
     fn learned(&self) -> &Learned;
 
-    /// Who may want to know which samples come; `None` where they have no index.
+    /// The data set, which may want to know which samples come; `None` where they have no index.
     fn listener(&self) -> Option<Arc<dyn Listener>> {
         None
     }
@@ -89,7 +89,7 @@ pub(crate) trait Factory<B>: Send + Sync {
         error: CollateError,
     ) -> Error;
 
-    /// The loader is being dropped: nobody waits to try a sample again.
+    /// The loader is being dropped: no thread waits any longer to try a sample again.
     fn end(&self);
 }
 
@@ -101,7 +101,7 @@ pub(crate) struct Memory<'a> {
     pub(crate) offload: Offload,
 }
 
-/// One open task. Everybody who holds it may load and grant; the last holder finishes it.
+/// One open task. Every thread that holds it may load and grant; the last holder finishes it.
 pub(crate) trait Build<B>: Send + Sync {
     /// Loads rows, or fills parked samples into theirs. When the task finds out how large a slab it needs, it calls `ask` with the
     /// bytes, which may grant the slab at once; `false`: there is no such memory.

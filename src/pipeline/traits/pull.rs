@@ -1,4 +1,4 @@
-//! What is asked of whoever pulls the items of a stream.
+//! What is asked of a stream whose items are pulled.
 
 use super::{Build, Factory};
 use crate::error::{Result, drop_each};

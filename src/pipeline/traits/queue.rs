@@ -1,4 +1,4 @@
-//! What is asked of an queue.
+//! What is asked of a transfer queue.
 
 use crate::device::{Device, Undecoded, WhenDecoded};
 use crate::error::{CollateError, Error};
@@ -7,7 +7,7 @@ use crate::pipeline::schedule::TaskId;
 
 /// What became of a task that was to be sent.
 pub(crate) enum SendOutcome<B> {
-    /// It is on its way; or it was dropped, because nobody wants it.
+    /// It is on its way; or it was dropped, because it is not wanted any more.
     Sent,
     /// It is on its way, and pictures are to be decoded when it is there. Until then the batch is not to be given out.
     Decodes(Undecoded),
@@ -30,10 +30,10 @@ impl<B> SendOutcome<B> {
 /// Tasks that follow each other, with something of each.
 pub(crate) type Each<T> = Vec<(TaskId, T)>;
 
-/// An queue, with the type of batches on the device erased.
+/// A transfer queue, with the type of batches on the device erased.
 pub(crate) trait TransferQueue<B>: Send + Sync {
     /// Sends a task. `waits`: if need be, waits for device memory that the program gave back and whose kernels have not run. The consumer
-    /// does so for the batch that it comes to, and nobody holds the lock meanwhile.
+    /// does so for the batch that it comes to. It holds no lock meanwhile.
     fn send(&self, context: &EpochContext, task: TaskId, made: B, waits: bool) -> SendOutcome<B>;
 
     /// Sends tasks that are whole batches, and follow each other, together if that is possible; else one by one.
@@ -52,7 +52,7 @@ pub(crate) trait TransferQueue<B>: Send + Sync {
     /// sent together.
     fn note_runs(&self);
 
-    /// A task of the batch failed before it could be sent, so the batch is in nobody's way.
+    /// A task of the batch failed before it could be sent, so later batches do not wait for this one.
     fn give_up(&self, batch: u64, task: TaskId);
 
     /// The epoch has that many batches, as its stream has ended. Returns how many of the epoch after it may be sent.
@@ -65,12 +65,12 @@ pub(crate) trait TransferQueue<B>: Send + Sync {
     fn window(&self) -> SendWindow;
 }
 
-/// What an queue lets be sent.
+/// What a transfer queue lets be sent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct SendWindow {
-    /// The first batch whose tasks may not be sent yet. In any order: those of any batch may be, or of none.
+    /// The first batch whose tasks may not be sent yet. In any order: tasks of any batch may be (`u64::MAX`), or of none (0).
     pub(crate) allowed: u64,
-    /// The first batch that is beyond what the program asked for. From it on, batches are sent only as many together as may be.
+    /// The first batch that is beyond what the program asked for. From it on, batches are sent only in groups of `together`.
     pub(crate) asked: u64,
     /// How many tasks may be sent together.
     pub(crate) together: usize,
@@ -80,8 +80,8 @@ pub(crate) struct SendWindow {
 }
 
 impl SendWindow {
-    /// Whether so many batches from this one on may be sent. Beyond what the program asked for, it takes as many as go together: whoever
-    /// sends each as it comes is busy with sending, and the consumer would be so behind batches that are there.
+    /// Whether so many batches from this one on may be sent. Beyond what the program asked for, only whole groups may: a thread that sends
+    /// each batch as it comes is busy with sending, and the consumer would fall behind batches that are there.
     pub(crate) fn lets(&self, first: u64, count: usize) -> bool {
         first < self.asked || count >= self.together
     }

@@ -1,9 +1,9 @@
 //! The share of pictures that a device decodes where the CPU decodes the others: the program's, that of the run which goes on, or measured
 //! in the first batches. Then it is fixed.
 //!
-//! While it is measured, the device decodes nothing until its decoder is ready, and then a share that each measurement corrects. What a
-//! share holds for are positions of an order, from the first on that nobody has opened: so who decodes a row does not depend on who makes
-//! its task when.
+//! While it is measured, the device decodes nothing until its decoder is ready, and then a share that each measurement corrects. A share
+//! holds for positions of an order, from the first one that was not opened yet. So whether the device or the CPU decodes a row does not
+//! depend on which worker makes its task, or when.
 
 use crate::meter::Meter;
 use crate::pipeline::plan::partition::Place;
@@ -22,7 +22,7 @@ pub(crate) struct DecoderShare(Mutex<Found>);
 /// What is known of it.
 #[derive(Debug)]
 struct Found {
-    /// From which place on which share holds; the places ascend. Before the first, it is 0.
+    /// Which share holds from which place on; the places ascend. Before the first, it is 0.
     steps: Vec<(At, u8)>,
     /// The last of them holds for good.
     is_fixed: bool,
@@ -108,7 +108,7 @@ impl DecoderShare {
         self.0.lock().begins((place.epoch, place.start));
     }
 
-    /// Which rows of a task are the device's, which is about to be made.
+    /// Which rows of a task that is about to be made are the device's.
     pub(crate) fn of_task(&self, seed: u64, place: &Place) -> OwnPictures {
         OwnPictures {
             share: self.0.lock().open(place),
@@ -270,7 +270,7 @@ impl Counted {
         let given = samples * f64::from(share) / whole;
         let by_cpu = samples - given + (self.left_to_cpu as f64).min(given);
         if by_cpu < 1.0 {
-            return Some(share); // nobody knows how long the CPU takes
+            return Some(share); // it is not known how long the CPU takes
         }
         // Each in nanoseconds for a picture.
         let decoding = self.decoding_ns as f64 / by_cpu;

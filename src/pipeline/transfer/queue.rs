@@ -1,9 +1,9 @@
-//! The queue of an epoch: tasks on their way to a device, sent by whoever made them.
+//! The queue of an epoch: tasks on their way to a device, sent by the threads that made them.
 //!
-//! Workers and the pin thread send what is page-locked, so batches travel while the program is busy elsewhere. A task that cannot be
-//! sent yet (the consumer is not that far, an earlier batch has no device memory, or none is left) stays ready; whoever sends the batch
-//! before it, or the consumer, sends it then. Pageable tasks are left to the consumer. A batch is one task or several parts. Parts share
-//! one block of device memory, and the last to be sent makes the batch.
+//! Workers and the pin thread send what is page-locked, so batches travel while the program is busy elsewhere. A task that cannot be sent
+//! yet (the consumer is not that far, an earlier batch has no device memory, or none is left) stays ready. It is sent later, by the thread
+//! that sends the batch before it, or by the consumer. Pageable tasks are left to the consumer. A batch is one task or several parts. Parts
+//! share one block of device memory, and the last to be sent makes the batch.
 
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,7 +43,7 @@ struct State<B: Batch> {
     are_in_runs: bool,
     /// How many may be on their way, if they are sent in any order; and how many are.
     capacity: Option<u64>,
-    byte_budget: u64,
+    in_flight: u64,
     /// Counts what may give a task its turn: parts and batches that were sent or failed, and permissions.
     progress: u64,
 }
@@ -121,7 +121,7 @@ impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
             match outgoing.assembly {
                 // Its rows go where they were.
                 Some(_) => outgoing.rows -= place.rows,
-                // It has no memory again, and those behind it must not take what it had.
+                // It has no memory again, and later batches must not take what it had.
                 None => outgoing.has_begun = false,
             }
             outgoing.whole.take()
@@ -129,9 +129,9 @@ impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
         let was_whole = whole.is_some();
         context.meter.batches.take_back(u64::from(was_whole));
         drop_each([whole]);
-        // Then: who sends another one in its place finds its memory free.
+        // Then: a thread that sends another batch in its place finds its memory free.
         let mut state = self.state.lock();
-        state.byte_budget -= u64::from(was_whole && state.capacity.is_some());
+        state.in_flight -= u64::from(was_whole && state.capacity.is_some());
     }
 
     fn note_runs(&self) {
@@ -198,7 +198,7 @@ impl<B: Batch> DeviceQueue<B> {
             together: 1,
             are_in_runs: false,
             capacity: any_order.then_some(0),
-            byte_budget: 0,
+            in_flight: 0,
             progress: 0,
         };
         for batch in given.batches_behind() {
@@ -289,7 +289,7 @@ impl<B: Batch> DeviceQueue<B> {
         };
         let mut state = self.state.lock();
         // (What was sent is on its way until the consumer takes it.)
-        state.byte_budget -= u64::from(outcome.is_err() && state.capacity.is_some());
+        state.in_flight -= u64::from(outcome.is_err() && state.capacity.is_some());
         state.progress += u64::from(!matches!(outcome, Err(SendOutcome::NotNow(_))));
         if let Ok(sent) = &outcome
             && state.capacity.is_none()
@@ -306,7 +306,7 @@ impl<B: Batch> DeviceQueue<B> {
             }
             (Ok(sent), None) => {
                 drop(state);
-                drop_each([sent.whole]); // nobody wants it
+                drop_each([sent.whole]); // it is not wanted
                 SendOutcome::Sent
             }
             (Err(outcome), outgoing) => {
@@ -383,7 +383,7 @@ impl<B: Batch> DeviceQueue<B> {
         if let Some(outgoing) = state.get(batch) {
             let failed = matches!(outcome, SendOutcome::Failed(_) | SendOutcome::Unlike(..));
             outgoing.has_failed |= failed;
-            // (If nothing changes, whoever had no turn would try for ever.)
+            // (Only if something changed: otherwise a thread whose part has no turn would try for ever.)
             state.progress += u64::from(is_at(outgoing) != was_at);
         }
         drop(state);
@@ -477,7 +477,7 @@ impl<B: Batch> DeviceQueue<B> {
         (whole, state.has_enough())
     }
 
-    /// The consumer left the epoch, and nobody wants what was sent of it. (A worker that is about to send may still hold the queue.)
+    /// The consumer left the epoch: what was sent of it is not wanted. (A worker that is about to send may still hold the queue.)
     pub(crate) fn close(&self) {
         let gone = {
             let mut state = self.state.lock();
@@ -497,7 +497,7 @@ fn is_for_now(error: &Error) -> bool {
 enum Turn<'a, B: Batch> {
     Now(&'a mut Outgoing<B>),
     NotYet,
-    /// It failed, or nobody wants it.
+    /// It failed, or is not wanted any more.
     Gone,
 }
 
@@ -509,7 +509,7 @@ impl<B: Batch> State<B> {
         outgoing.is_taken = true;
         let whole = outgoing.whole.take();
         let was_sent = whole.is_some() && self.capacity.is_some();
-        self.byte_budget -= u64::from(was_sent);
+        self.in_flight -= u64::from(was_sent);
         self.progress += u64::from(was_sent);
         let taken = self.batches.iter().take_while(|first| first.is_taken);
         let taken = taken.count();
@@ -573,7 +573,7 @@ impl<B: Batch> State<B> {
             }
             None => self.allowed,
             Some(capacity)
-                if self.byte_budget < capacity
+                if self.in_flight < capacity
                     || planted("what was sent in any order is not counted") =>
             {
                 u64::MAX
@@ -631,7 +631,7 @@ impl<B: Batch> State<B> {
         match &mut self.batches[index] {
             outgoing if outgoing.has_failed || outgoing.is_taken => Turn::Gone,
             outgoing => {
-                self.byte_budget += u64::from(self.capacity.is_some());
+                self.in_flight += u64::from(self.capacity.is_some());
                 Turn::Now(outgoing)
             }
         }

@@ -1,4 +1,4 @@
-//! Sending: tasks of an epoch that goes to a device, by whoever made them or by the consumer.
+//! Sending: tasks of an epoch that goes to a device, by the threads that made them or by the consumer.
 
 use super::queue::DeviceQueue;
 use crate::batch::Batch;

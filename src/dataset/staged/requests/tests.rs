@@ -42,7 +42,7 @@ fn requests_that_run_for_long_give_way_and_keep_their_threads() {
     assert!(state.finish(1, Ok(Ok(())), 1).is_none());
     assert_eq!((state.stats().running, state.stats().overdue), (3, 1));
     assert!(start_all(&mut state, start + TIMEOUT / 2).is_empty());
-    // Whoever drops the data set waits for each until its time is over.
+    // Dropping the data set waits for each until its time is over.
     assert_eq!(state.hanging(start), (0, Some(start + TIMEOUT)));
     let second = start + TIMEOUT / 2 + TIMEOUT;
     assert_eq!(state.hanging(start + TIMEOUT), (1, Some(second)));

@@ -20,7 +20,7 @@ fn the_thread_is_the_librarys_own() {
     assert_eq!(told.recv().unwrap(), (true, true));
 }
 
-/// Whoever asks whether pictures would wait hears when they would not any more.
+/// The decoder says that it is ready once pictures would not have to wait for it.
 #[test]
 fn a_decoder_opens_before_it_has_work() {
     let device = crate::device::Device::open(driver()).unwrap();
@@ -33,7 +33,7 @@ fn a_decoder_opens_before_it_has_work() {
     assert!(device.inner.is_decoder_ready());
 }
 
-/// Who hands something over to a thread that has ended hears of it, and so does who did before.
+/// A caller that hands something over to a thread that has ended is told so, and so is one that did before it ended.
 #[test]
 fn a_thread_that_ended_is_no_silence() {
     let decoder = Decoder::start(&driver()).unwrap();

@@ -523,8 +523,8 @@ fn makes_sense(table: &[u8], class: usize) -> bool {
     let Some((counts, symbols)) = table.split_first_chunk::<16>() else {
         return false;
     };
-    // A DC coefficient's difference has at most 11 bits, and an AC coefficient 10. Without a coefficient, there are the block's end and a run of
-    // 16; other runs are progressive files', and decoders do not agree on what they are here.
+    // A DC coefficient's difference has at most 11 bits, and an AC coefficient 10. Without a coefficient, there are the block's end and a
+    // run of 16; other runs are progressive files', and decoders do not agree on what they are here.
     let is_possible = |symbol: &u8| match (class, symbol >> 4, symbol & 15) {
         (0, ..) => *symbol <= 11,
         (_, run, 0) => matches!(run, 0 | 15),

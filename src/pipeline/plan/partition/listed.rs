@@ -7,7 +7,7 @@ use crate::error::{Error, Result, panic_message};
 use crate::sampler::{BatchSampler, Batches};
 use crate::sync::Arc;
 
-/// The lists of one epoch, shared by all who load it.
+/// The lists of one epoch, shared by all threads that load it.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Lists {
     batches: Batches,

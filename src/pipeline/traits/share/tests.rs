@@ -205,7 +205,7 @@ fn it_is_measured_and_stays() {
     assert_eq!(share.from(0, since * 256 - 1), None);
     assert_eq!(share.from(0, since * 256), Some(45));
     assert_eq!(share.from(1, 0), Some(45));
-    // What was opened before it was known has what it had, whoever makes it when.
+    // What was opened before the share was known keeps what it had, whichever worker makes it, and whenever.
     assert_eq!(share.of_task(7, &place(0, 0)).share, 0);
     assert_eq!(
         share.of_task(7, &place(0, since - 1)).share,
@@ -257,7 +257,7 @@ fn epochs_may_be_short() {
         assert_eq!(share.fixed(), Some(45), "{batches}");
         assert_eq!(shares.last(), Some(&vec![45; batches as usize]));
     }
-    // Who gives out one batch of each epoch leaves nothing to compare.
+    // A program that is given one batch of each epoch leaves nothing to compare.
     let share = DecoderShare::new(None);
     let shares = run(&share, 1, 50, 0);
     assert_eq!(
