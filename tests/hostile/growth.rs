@@ -122,8 +122,10 @@ fn a_shared_ring_comes_to_rest() {
             }
             made.push(device.memory().slabs_made);
         }
-        // Five for each epoch and one for each download; a small one may have to give way to a large one, once.
-        assert!(made[11] <= 2 * (5 + 5 + 2), "{made:?}");
+        // Five for each epoch and one for each download; a small one may have to give way to a large one, once or twice. After the first
+        // epochs it has come to rest: which of them meet depends on the threads, so one or two may be made late.
+        assert!(made[11] <= 3 * (5 + 5 + 2), "{made:?}");
+        assert!(made[11] - made[5] <= 2, "{made:?}");
         let memory = device.memory();
         assert_eq!(memory.slabs_missed, 0, "{memory:?}");
     });
