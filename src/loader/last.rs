@@ -79,7 +79,7 @@ impl Last {
     }
 
     /// The epoch handles of devices whose epoch has begun.
-    pub(super) fn seats(&self) -> impl Iterator<Item = &EpochHandle> {
+    pub(super) fn handles(&self) -> impl Iterator<Item = &EpochHandle> {
         self.stands.iter().filter_map(|stand| match stand {
             Stand::Begun(handle, _) => Some(handle),
             Stand::At(..) => None,

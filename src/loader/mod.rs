@@ -523,8 +523,8 @@ impl<B: Batch> DataLoader<B> {
         if self.threads.pipeline().has_lost_threads() {
             return Stats::default();
         }
-        let seats: Vec<EpochHandle> = self.last.lock().seats().cloned().collect();
-        let of_each: Vec<Stats> = seats.iter().map(|handle| self.stats_of(handle)).collect();
+        let handles: Vec<EpochHandle> = self.last.lock().handles().cloned().collect();
+        let of_each: Vec<Stats> = handles.iter().map(|handle| self.stats_of(handle)).collect();
         Stats::side_by_side(&of_each)
     }
 

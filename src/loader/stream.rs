@@ -398,7 +398,7 @@ impl<B: Batch> StreamLoader<B> {
     pub fn state(&self) -> StreamState {
         let owner = owner(&self.loader); // first: it calls the program's code
         let last = self.loader.last();
-        match last.seats().next() {
+        match last.handles().next() {
             Some(handle) => state_of(&self.loader, handle),
             None => {
                 let (start, source) = (

@@ -28,10 +28,10 @@ impl BySize {
 
     /// The smallest block that has so many bytes. Of equal ones the last, which may still be in the cache.
     fn best(&self, size: usize) -> Option<usize> {
-        let of_size = |block: &HostBlock| block.capacity() < size;
-        let first = match self.blocks.first()?.capacity() >= size {
-            true => 0,
-            false => self.blocks.partition_point(of_size),
+        let is_too_small = |block: &HostBlock| block.capacity() < size;
+        let first = match is_too_small(self.blocks.first()?) {
+            true => self.blocks.partition_point(is_too_small),
+            false => 0, // as nearly always
         };
         let bytes = self.blocks.get(first)?.capacity();
         Some(self.end_of(bytes) - 1)
@@ -85,7 +85,7 @@ impl Idle {
 
     /// Takes the block that is least likely to be large enough for a request.
     pub(super) fn take_smallest(&mut self) -> Option<HostBlock> {
-        let kinds = [&mut self.pinned, &mut self.pageable].into_iter();
+        let kinds = [&mut self.pinned, &mut self.pageable];
         let kind = kinds.into_iter().find(|kind| !kind.blocks.is_empty())?;
         Some(kind.take(0))
     }

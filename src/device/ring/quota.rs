@@ -167,24 +167,22 @@ impl SlabQuota {
             true => 0,
             false => reserve,
         };
-        // SeqCst, as `Signal::interest`: a thread that finds no room here has announced before that it waits, and a
-        // thread that makes room looks for that afterwards.
-        let charged = self
-            .out
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |out| {
-                (out + reserve < limit || planted("no limit")).then_some(out + 1)
-            });
-        charged.is_ok().then(|| Reservation(Some(Arc::clone(self))))
+        self.count_one(reserve, limit)
     }
 
     /// The same, for the task on which the consumer is blocked. It gets what was left for it before slabs became so large that
     /// [fewer](SlabQuota::keep_within) are to be out.
     pub(crate) fn reserve_last(self: &Arc<SlabQuota>) -> Option<Reservation> {
-        let limit = self.most(usize::MAX);
-        let more = |out| (out < limit || planted("no limit")).then_some(out + 1);
+        self.count_one(0, self.most(usize::MAX))
+    }
+
+    fn count_one(self: &Arc<SlabQuota>, reserve: usize, limit: usize) -> Option<Reservation> {
+        // SeqCst, as `Signal::interest`: a thread that finds no room here has announced before that it waits, and a
+        // thread that makes room looks for that afterwards.
         let (set, fetch) = (Ordering::SeqCst, Ordering::SeqCst);
-        let charged = self.out.fetch_update(set, fetch, more);
-        charged.is_ok().then(|| Reservation(Some(Arc::clone(self))))
+        let more = |out| (out + reserve < limit || planted("no limit")).then_some(out + 1);
+        let counted = self.out.fetch_update(set, fetch, more);
+        counted.is_ok().then(|| Reservation(Some(Arc::clone(self))))
     }
 
     pub(in crate::device) fn release(&self) {
