@@ -460,7 +460,7 @@ fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A share in thousandths that is measured now and then.
+/// A share that is measured now and then, in parts of 2^32.
 #[derive(Debug)]
 pub(crate) struct Share(AtomicU64);
 
@@ -471,16 +471,22 @@ impl Default for Share {
 }
 
 impl Share {
+    const WHOLE: u64 = 1 << Share::BITS;
+    const BITS: u32 = 32;
+
     pub(crate) fn set(&self, part: u64, of: u64) {
-        let share = u128::from(part) * 1000 / u128::from(of.max(1));
-        self.0.store(share.min(1000) as u64, Ordering::Relaxed);
+        let share = (u128::from(part) << Share::BITS) / u128::from(of.max(1));
+        let share = share.min(u128::from(Share::WHOLE));
+        self.0.store(share as u64, Ordering::Relaxed);
     }
 
     /// This share of `whole`; `None` before the first measurement.
+    #[inline]
     pub(crate) fn of(&self, whole: u64) -> Option<u64> {
         let share = self.0.load(Ordering::Relaxed);
-        let part = u128::from(whole) * u128::from(share) / 1000;
-        (share <= 1000).then_some(part as u64)
+        // (No division: this is asked for each batch.)
+        let part = (u128::from(whole) * u128::from(share)) >> Share::BITS;
+        (share <= Share::WHOLE).then_some(part as u64)
     }
 }
 

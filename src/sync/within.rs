@@ -24,6 +24,7 @@ impl Drop for Within {
 }
 
 /// Whether the calling thread is in code that belongs to this.
+#[inline]
 pub(crate) fn is_within_code_of<T>(of: &T) -> bool {
     let name = std::ptr::from_ref(of).addr();
     WITHIN.with(|within| within.borrow().contains(&name))

@@ -128,17 +128,24 @@ impl<B: 'static> Pipeline<B> {
     }
 
     /// Why a batch must not be waited for here: it would never be made. `on_device`: it is to come from the device.
+    #[inline]
     pub(crate) fn refuses_to_wait(&self, on_device: bool) -> Option<Error> {
-        let reason = if self.is_lost(on_device) {
-            FORKED
-        } else if is_within_code_of(self) {
-            "the call comes from one of the loader's own threads (a data set's `get`, a sampler, a stream, a collate function or a logger, say), \
-             which would wait for itself: give this code a loader of its own, or num_workers(0)"
-        } else {
-            return None;
+        let is_lost = self.is_lost(on_device);
+        (is_lost || is_within_code_of(self)).then(|| Self::cannot_wait(is_lost))
+    }
+
+    #[cold]
+    fn cannot_wait(is_lost: bool) -> Error {
+        let reason = match is_lost {
+            true => FORKED,
+            false => {
+                "the call comes from one of the loader's own threads (a data set's `get`, a sampler, a stream, a collate function or a logger, \
+                 say), which would wait for itself: give this code a loader of its own, or num_workers(0)"
+            }
         };
-        let reason = reason.to_owned();
-        Some(Error::CannotWait { reason })
+        Error::CannotWait {
+            reason: reason.to_owned(),
+        }
     }
 
     /// Refuses what goes on with the run in a process that has none of the threads.
