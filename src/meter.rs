@@ -25,18 +25,33 @@ pub(crate) type Reasons = BTreeMap<&'static str, u64>;
 
 /// Sums of one epoch, shared by all threads that work on it. All accesses are relaxed: they are statistics, and order
 /// nothing.
+///
+/// What the consumer writes, what workers write, and what all of them read lie in different cache lines: where batches take microseconds,
+/// each of these is touched several times a batch. So the order of the fields is kept.
 #[derive(Default)]
+#[repr(C)]
 pub(crate) struct Meter {
     /// How many epochs were begun that it counts for.
     pub(crate) epochs: Sum,
     /// The last of them.
     pub(crate) epoch: Largest,
-    /// What was made, for which the times of workers are.
-    pub(crate) samples: Sum,
-    pub(crate) batches: Sum,
     /// What the program was given.
     pub(crate) given_samples: Sum,
     pub(crate) given_batches: Sum,
+    pub(crate) host_ns: Sum,
+    pub(crate) consumer_wait_ns: Sum,
+    /// Of that, the wait for the first batch; and how many of these waits there were.
+    pub(crate) first_wait_ns: Sum,
+    pub(crate) first_waits: Sum,
+    /// How much of the consumers' time passed beside that of another, which shares the epochs.
+    pub(crate) parallel_ns: Sum,
+    pub(crate) consumer_wait_times: Buckets,
+    /// How many batches were ready when the consumer asked for one.
+    pub(crate) ready_batches: Buckets,
+    _workers: Line,
+    /// What was made, for which the times of workers are.
+    pub(crate) samples: Sum,
+    pub(crate) batches: Sum,
     /// Asking the sampler, or the batch sampler.
     pub(crate) sampling_ns: Sum,
     /// Pulling items from a stream.
@@ -55,13 +70,6 @@ pub(crate) struct Meter {
     small_uploads: Sum,
     pub(crate) processed: Sum,
     pub(crate) processing_ns: Sum,
-    pub(crate) host_ns: Sum,
-    pub(crate) consumer_wait_ns: Sum,
-    /// Of that, the wait for the first batch; and how many of these waits there were.
-    pub(crate) first_wait_ns: Sum,
-    pub(crate) first_waits: Sum,
-    /// How much of the consumers' time passed beside that of another, which shares the epochs.
-    pub(crate) parallel_ns: Sum,
     /// How long samples took in the data set, of those that were timed.
     pub(crate) loading_times: Buckets,
     /// How long they took to decode, of those that were.
@@ -70,9 +78,6 @@ pub(crate) struct Meter {
     pub(crate) collating_times: Buckets,
     pub(crate) slab_wait_times: Buckets,
     pub(crate) transfer_times: Buckets,
-    pub(crate) consumer_wait_times: Buckets,
-    /// How many batches were ready when the consumer asked for one.
-    pub(crate) ready_batches: Buckets,
     pub(crate) unpinned: Sum,
     /// Of the unpinned batches, those that exceeded the budget of page-locked memory, and the size of the largest of
     /// them.
@@ -89,9 +94,6 @@ pub(crate) struct Meter {
     /// Of these pictures, those that kernels decoded.
     pub(crate) decoded_by_kernels: Sum,
     pub(crate) left_to_cpu: Mutex<Reasons>,
-    /// There are pictures that a device and the CPU share. (Relaxed: the thread that measures the share may see it a batch later.)
-    #[cfg(feature = "nvjpeg")]
-    pub(crate) shares_pictures: AtomicBool,
     /// Samples that failed, whose rows others took, or that were left out.
     pub(crate) replaced: Sum,
     pub(crate) skipped: Sum,
@@ -103,20 +105,29 @@ pub(crate) struct Meter {
     has_panicked_together: AtomicBool,
     /// What the first of them are, and why they failed.
     bad_samples: Mutex<Vec<String>>,
-    /// The data set's share of the time that making a batch takes, in thousandths, as last measured.
+    _all: Line,
+    /// The data set's share of the time that making a batch takes, as last measured.
     pub(crate) get_share: Share,
     /// The same for the sampler's.
     pub(crate) sampler_share: Share,
     /// Of what is left, that of telling the data set what comes.
     pub(crate) announcing_share: Share,
-    /// How long the last batch took that one thread made, in all and for a sample.
-    pub(crate) solo_ns: [Latest; 2],
+    /// How long the last batch took that one thread made.
+    pub(crate) solo: LastSolo,
+    /// There are pictures that a device and the CPU share. (Relaxed: the thread that measures the share may see it a batch later.)
+    #[cfg(feature = "nvjpeg")]
+    pub(crate) shares_pictures: AtomicBool,
     /// The number of its epoch, and the recorder of what happens in it, if a timeline is wanted.
     number: u64,
     recorder: Option<Arc<Recorder>>,
     /// The devices that measure for the epoch.
     devices: Mutex<Vec<Weak<dyn Settle>>>,
 }
+
+/// Where other cache lines begin (two at once, as they are fetched).
+#[derive(Default)]
+#[repr(align(128))]
+struct Line;
 
 /// Measures with events, and adds up those that have completed.
 pub(crate) trait Settle: Send + Sync {
@@ -280,7 +291,9 @@ impl Meter {
             get_share: _,
             sampler_share: _,
             announcing_share: _,
-            solo_ns: _,
+            solo: _,
+            _workers: _,
+            _all: _,
             number: _,
             recorder: _,
             devices: _,
@@ -490,17 +503,34 @@ impl Share {
     }
 }
 
-/// The latest of the numbers seen; `None` before the first.
+/// How long the last batch took that one thread made, as far as that decides which samples are timed. It is written where it changes only,
+/// because all workers read it for each batch.
 #[derive(Debug, Default)]
-pub(crate) struct Latest(AtomicU64);
+pub(crate) struct LastSolo(AtomicU64);
 
-impl Latest {
-    pub(crate) fn see(&self, number: u64) {
-        self.0.store(number.max(1), Ordering::Relaxed);
+impl LastSolo {
+    const SEEN: u64 = 1;
+    const LONG_BATCH: u64 = 2;
+    const LONG_SAMPLES: u64 = 4;
+
+    pub(crate) fn see(&self, is_long: bool, has_long_samples: bool) {
+        let long_batch = LastSolo::LONG_BATCH * u64::from(is_long);
+        let long_samples = LastSolo::LONG_SAMPLES * u64::from(has_long_samples);
+        let seen = LastSolo::SEEN | long_batch | long_samples;
+        if self.0.load(Ordering::Relaxed) != seen {
+            self.0.store(seen, Ordering::Relaxed);
+        }
     }
 
-    pub(crate) fn get(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|number| *number > 0)
+    /// Whether it took long. Before the first, it did not.
+    pub(crate) fn is_long(&self) -> bool {
+        self.0.load(Ordering::Relaxed) & LastSolo::LONG_BATCH > 0
+    }
+
+    /// Whether a sample of it took long. `None`: there was none.
+    pub(crate) fn has_long_samples(&self) -> Option<bool> {
+        let seen = self.0.load(Ordering::Relaxed);
+        (seen > 0).then_some(seen & LastSolo::LONG_SAMPLES > 0)
     }
 }
 

@@ -38,10 +38,9 @@ impl Timed {
 
     /// For a task that one thread makes. Where batches take microseconds, the split hardly changes, and is measured only now and then.
     pub(crate) fn of_solo(meter: &Meter, batch: u64, all: bool) -> Timed {
-        let [whole, each] = [0, 1].map(|of| meter.solo_ns[of].get());
         // (How long the first one takes is not known.)
-        let all = all || each.is_none_or(|ns| ns >= LONG_SAMPLE_NS);
-        let is_long = whole.is_some_and(|ns| ns >= LONG_BATCH_NS);
+        let all = all || meter.solo.has_long_samples().unwrap_or(true);
+        let is_long = meter.solo.is_long();
         let is_known = meter.get_share.of(0).is_some();
         match is_known && !is_long && !batch.is_multiple_of(BATCHES_PER_TIMED_ONE) {
             true if !all => Timed::None,
@@ -254,8 +253,10 @@ impl Stopwatch {
             true => self.get_ns.min(rest), // all of them were timed
             false => meter.get_share.of(rest).unwrap_or(0),
         };
-        meter.solo_ns[0].see(elapsed_ns);
-        meter.solo_ns[1].see(elapsed_ns / rows.max(1) as u64);
+        meter.solo.see(
+            elapsed_ns >= LONG_BATCH_NS,
+            elapsed_ns / rows.max(1) as u64 >= LONG_SAMPLE_NS,
+        );
         let collating = rest - loading;
         meter.collating_times.count(collating);
         self.spent(meter, elapsed_ns, sampling, loading + announcing, collating)

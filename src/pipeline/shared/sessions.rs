@@ -9,6 +9,9 @@
 //! - slabs that come home to the quota of a session whose tasks share them. What it may open beyond its window depends on them. It may be
 //!   quiet all the same: its tasks within the window are opened without them (`schedule/runs.rs`), and its consumer accesses it at its next
 //!   call. No thread is woken when a slab comes home, so a session that is not quiet would find out no sooner.
+//!
+//! A session that is alone, as most are, is in no queue: it is looked at each time. Every call here is made under the shared lock, and where
+//! batches take microseconds, workers wait for that lock most of all.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound::{Excluded, Unbounded};
@@ -89,9 +92,9 @@ impl<B: 'static> Sessions<B> {
             self.of_device.resize(device + 1, 0);
         }
         self.of_device[device] += 1;
-        // The turn of a session that was alone was not kept up to date: now it is.
+        // A session that was alone was in no queue, or in one where it was before that.
         if let (1, Some(&alone)) = (self.entries.len(), self.entries.keys().next()) {
-            self.get(alone);
+            self.touch(alone);
         }
         let entry = Entry {
             session,
@@ -130,8 +133,20 @@ impl<B: 'static> Sessions<B> {
     }
 
     /// A session, for a caller that may change it.
+    #[inline]
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut Session<B>> {
+        if self.entries.len() > 1 {
+            self.touch(key);
+        }
         let entry = self.entries.get_mut(&key)?;
+        Some(&mut entry.session)
+    }
+
+    /// A session is accessed: it may have something to do.
+    fn touch(&mut self, key: u64) {
+        let Some(entry) = self.entries.get_mut(&key) else {
+            return;
+        };
         let is_woken =
             entry.place.is_some() || !planted("a quiet line stays quiet when somebody has had it");
         if !entry.is_touched && is_woken {
@@ -142,7 +157,13 @@ impl<B: 'static> Sessions<B> {
             entry.is_asking = true;
             self.asking.insert((entry.session.share.device, key));
         }
-        Some(&mut entry.session)
+    }
+
+    /// The session, if it is alone.
+    fn alone(&mut self) -> Option<(u64, &mut Entry<B>)> {
+        let is_alone = self.entries.len() == 1;
+        let (key, entry) = self.entries.iter_mut().next().filter(|_| is_alone)?;
+        Some((*key, entry))
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Session<B>> {
@@ -166,10 +187,18 @@ impl<B: 'static> Sessions<B> {
 
     /// The sessions whose consumer is blocked.
     pub(crate) fn blocked(&mut self) -> impl Iterator<Item = &Session<B>> {
-        self.settle();
+        let is_alone = self.entries.len() == 1;
+        if !is_alone {
+            self.settle();
+        }
         let entries = &self.entries;
-        let blocked = self.blocked.iter();
-        blocked.filter_map(|key| Some(&entries.get(key)?.session))
+        let several = self.blocked.iter().filter(move |_| !is_alone);
+        let several = several.filter_map(|key| Some(&entries.get(key)?.session));
+        let alone = entries.values().take(usize::from(is_alone));
+        let alone = alone.map(|entry| &entry.session);
+        alone
+            .filter(|session| session.schedule.is_blocked())
+            .chain(several)
     }
 
     /// Claims something of the first session that has something to do. What lies beyond the epoch that a consumer is at comes last.
@@ -182,11 +211,11 @@ impl<B: 'static> Sessions<B> {
         ];
         let claim = |session: &mut Session<B>, claimant| session.claim(factory, claimant);
         let (job, queue, key) = self.find(&looks, claimant, claim)?;
-        self.turn += 1;
-        if let Some(entry) = self.entries.get_mut(&key) {
-            entry.last_turn = self.turn;
-        }
-        if self.entries.len() > 1 {
+        if let Some(queue) = queue {
+            self.turn += 1;
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.last_turn = self.turn;
+            }
             self.put(key, Some(queue));
         }
         Some(job)
@@ -201,6 +230,11 @@ impl<B: 'static> Sessions<B> {
 
     /// The first task of each of the device's sessions that waits for a slab, in the sessions' turn.
     pub(crate) fn waiting(&mut self, device: usize) -> Vec<(Arc<EpochContext>, TaskId)> {
+        if let Some((_, alone)) = self.alone() {
+            let is_its = alone.session.share.device == device;
+            let first = is_its.then(|| alone.session.first_waiting()).flatten();
+            return first.into_iter().collect();
+        }
         let asking = self.asking.range((device, 0)..=(device, u64::MAX));
         let asking: Vec<u64> = asking.map(|(_, key)| *key).collect();
         let mut waiting = Vec::new();
@@ -233,9 +267,15 @@ impl<B: 'static> Sessions<B> {
         looks: &[(Queue, bool)],
         claimant: Claimant,
         mut ask: impl FnMut(&mut Session<B>, Claimant) -> Option<T>,
-    ) -> Option<(T, Queue, u64)> {
+    ) -> Option<(T, Option<Queue>, u64)> {
+        if let Some((key, alone)) = self.alone() {
+            // (All of its work is near.)
+            let near = looks.iter().filter(|(queue, _)| *queue == Queue::Near);
+            let mut claimants = near.map(|&(_, beyond)| Claimant { beyond, ..claimant });
+            let found = claimants.find_map(|claimant| ask(&mut alone.session, claimant))?;
+            return Some((found, None, key));
+        }
         self.settle();
-        let is_alone = self.entries.len() == 1; // no other session has to wait for it
         for &(queue, beyond) in looks {
             let claimant = Claimant { beyond, ..claimant };
             let mut after = None;
@@ -246,9 +286,9 @@ impl<B: 'static> Sessions<B> {
                     unreachable!("a session that is removed leaves its queue");
                 };
                 if let Some(found) = ask(&mut entry.session, claimant) {
-                    return Some((found, queue, key));
+                    return Some((found, Some(queue), key));
                 }
-                if is_alone || !entry.session.has_nothing_for_any(claimant) {
+                if !entry.session.has_nothing_for_any(claimant) {
                     after = Some(turn);
                     continue;
                 }
@@ -272,7 +312,6 @@ impl<B: 'static> Sessions<B> {
 
     /// Puts the sessions that were accessed into their queues.
     fn settle(&mut self) {
-        let is_alone = self.entries.len() == 1;
         while let Some(key) = self.touched.pop() {
             let Some(entry) = self.entries.get_mut(&key) else {
                 continue;
@@ -285,7 +324,7 @@ impl<B: 'static> Sessions<B> {
             }
             let turn = (!is_blocked, entry.last_turn, key);
             let stays = match entry.place {
-                Some((Queue::Near, placed)) => is_alone || placed == turn,
+                Some((Queue::Near, placed)) => placed == turn,
                 _ => false,
             };
             if !stays {

@@ -42,11 +42,15 @@ impl SlabSize {
     /// A slab of that size was taken for several batches: others, made before they are asked for, are to be as large. No batch was larger
     /// than before. `true`: later ones will be.
     pub(crate) fn saw_run(&self, bytes: usize) -> bool {
-        self.bytes.fetch_max(bytes, Ordering::Relaxed) < bytes
+        // (All workers read this number: what does not change it is not written.)
+        self.bytes() < bytes && self.bytes.fetch_max(bytes, Ordering::Relaxed) < bytes
     }
 
     /// A slab of that size was taken. `true`: later ones will be larger than before.
     pub(crate) fn saw(&self, bytes: usize) -> bool {
+        if self.bytes() >= bytes {
+            return false;
+        }
         let before = self.bytes.fetch_max(bytes, Ordering::Relaxed);
         let is_larger = before < bytes;
         if is_larger && before > 0 {
