@@ -220,7 +220,7 @@ proptest! {
                 }
                 6 | 7 => {
                     schedule.used_up();
-                    let tasks = schedule.epoch_entries[0].tasks.clone();
+                    let tasks = schedule.epochs[0].tasks.clone();
                     match schedule.deliverable() {
                         _ if any_order && schedule.remaining() != Some(0) => {
                             let came = schedule.deliver_any(|()| script.len() % 2 == 0);
@@ -492,7 +492,7 @@ fn behind_the_last_number_nothing_is_found() {
     schedule.leave(0, &mut Removed::default());
     assert_eq!(schedule.first(), TaskId(u64::MAX - 1));
     for first in [u64::MAX - 1, u64::MAX] {
-        schedule.first = TaskId(first);
+        schedule.tasks.first = TaskId(first);
         assert_eq!(schedule.ready_tasks().count(), 0);
         assert_eq!(schedule.next_held(WORKER), None);
         schedule.no_run_slab(u64::MAX - 3..u64::MAX - 1);
@@ -727,8 +727,8 @@ fn tiny_tasks_share_slabs() {
         ..tiny(false)
     };
     let mut schedule = session(far);
-    schedule.task_bytes = BYTES;
-    schedule.sample_ns = 100;
+    schedule.pace.task_bytes = BYTES;
+    schedule.pace.sample_ns = 100;
     assert_eq!(claim(&mut schedule, with(1_000)), solo(0..4));
     assert!(schedule.run_slab(&(0..4)).most_bytes * 1_003 < 5 << 20);
 
@@ -755,8 +755,8 @@ fn small_tasks_are_made_whole() {
             ..plan(100 * 1024, 1024, 2)
         };
         let mut schedule = session(plan);
-        schedule.sample_ns = ns;
-        schedule.task_bytes = bytes;
+        schedule.pace.sample_ns = ns;
+        schedule.pace.task_bytes = bytes;
         let worker = Claimant {
             free_slabs: 35,
             ..WORKER
@@ -831,8 +831,8 @@ fn a_stream_ends_where_nothing_is_left_to_pull() {
     assert_eq!(claim(&mut schedule, WORKER), pull(0));
     schedule.pulled(TaskId(0), 2);
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
-    let next = schedule.epoch_entries[1].id;
-    let early = schedule.epoch_entries[0].tasks.clone().unwrap().plan;
+    let next = schedule.epochs[1].id;
+    let early = schedule.epochs[0].tasks.clone().unwrap().plan;
     assert_eq!(
         schedule.enter_plan(next, early.clone()),
         None,
@@ -871,7 +871,7 @@ fn a_stream_that_is_left_ends_there() {
     assert_eq!(claim(&mut schedule, WORKER), pull(0));
     schedule.pulled(TaskId(0), 2);
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
-    let plan = schedule.epoch_entries[0].tasks.clone().unwrap().plan;
+    let plan = schedule.epochs[0].tasks.clone().unwrap().plan;
     assert_eq!(schedule.close_end(0), Some(2));
     assert_eq!(schedule.enter_plan(1, plan).unwrap().first, TaskId(2));
     schedule.leave(0, &mut removed);
