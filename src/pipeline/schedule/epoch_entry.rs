@@ -35,7 +35,7 @@ const OPEN_END: TaskId = TaskId(u64::MAX);
 impl EpochTasks {
     /// The number of a task within its epoch. (Those of batches that were given out before have none.)
     pub(crate) fn number(&self, task: TaskId) -> u64 {
-        self.plan.given.missing(task.0 - self.tasks.first.0)
+        self.plan.given.missing(task.0 - self.first.0)
     }
 }
 
@@ -131,7 +131,9 @@ impl<E, U> Schedule<E, U> {
         // Whether all tasks can be opened once the consumer has taken what it can take next.
         let unopened = before.end.0 - self.tasks.end().0.min(before.end.0);
         let window = self.window(&before.plan);
-        let room = window.room(self.tasks.ahead()).saturating_add(self.together());
+        let room = window
+            .room(self.tasks.ahead())
+            .saturating_add(self.together());
         (unopened <= room as u64).then(|| &mut self.epochs[1])
     }
 

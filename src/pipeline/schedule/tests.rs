@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 use super::entry::SlabState;
 use super::*;
+use crate::pipeline::plan::epoch_plan::Solo;
+use crate::tuning::RUN_NS;
 use crate::pipeline::plan::delivered::Given;
 use crate::pipeline::plan::epoch_plan::{Bound, Pulls};
 use crate::pipeline::plan::partition::{Even, LastBatch, Partition};
@@ -181,7 +183,7 @@ proptest! {
                                     false => wanted.push(task),
                                 }
                             }
-                            let is_granted = schedule.entry(task).slab == SlabState::Granted;
+                            let is_granted = schedule.tasks.entry(task).slab == SlabState::Granted;
                             let claimed = rows.len();
                             let (filled, parked) = if is_granted { (claimed, 0) } else { (0, claimed) };
                             let failed = usize::from(fate.fails && rows.start == 0);
@@ -258,7 +260,7 @@ proptest! {
                 }
                 _ => {}
             }
-            prop_assert!(schedule.ahead() <= window + 1);
+            prop_assert!(schedule.tasks.ahead() <= window + 1);
             if script.is_empty() {
                 script = (0..2_000).map(|step: u16| step.wrapping_mul(40_503)).collect();
                 prop_assert!(delivered < 1_000);
@@ -301,7 +303,7 @@ fn the_window_is_full_after_each_task() {
         assert_eq!(schedule.deliverable(), at_once);
         assert_eq!(schedule.deliver(at_once).count(), at_once);
         assert!(claim(&mut schedule, WORKER).is_some());
-        assert_eq!(schedule.ahead(), 8);
+        assert_eq!(schedule.tasks.ahead(), 8);
     }
 }
 
@@ -321,10 +323,10 @@ fn what_was_sent_is_taken_at_once() {
     }
     assert_eq!(schedule.deliverable(), 2);
     assert_eq!(schedule.deliver(2).count(), 2);
-    let left = (schedule.deliverable(), schedule.ahead());
+    let left = (schedule.deliverable(), schedule.tasks.ahead());
     assert_eq!(left, (2, 3), "three are open that were not sent");
     assert_eq!(schedule.deliver(2).count(), 2);
-    assert_eq!((schedule.deliverable(), schedule.ahead()), (1, 2));
+    assert_eq!((schedule.deliverable(), schedule.tasks.ahead()), (1, 2));
 }
 
 /// Samples are parked until all are there, filled in by any worker that is free, and the task is finished once.
@@ -703,7 +705,7 @@ fn tiny_tasks_share_slabs() {
     // A short run would leave its slab half empty.
     assert_eq!(claim(&mut schedule, with(1)), solo(33..49));
     assert_eq!(claim(&mut schedule, with(1)), solo(49..65));
-    let room = schedule.room(&tiny(true));
+    let room = schedule.window(&tiny(true)).room(schedule.tasks.ahead());
     assert!((1..16).contains(&room), "{room}");
     assert_eq!(claim(&mut schedule, with(1)), None);
 
@@ -819,7 +821,7 @@ fn items_are_pulled_one_task_at_a_time() {
                     != (claimed == Claim::Pull { task: TaskId(1) })
             );
         }
-        assert_eq!(schedule.end(), TaskId(2));
+        assert_eq!(schedule.tasks.end(), TaskId(2));
     }
 }
 
@@ -910,7 +912,7 @@ fn tasks_wait_for_room() {
         claim(&mut schedule, with(70 * PAGE)),
         Some(Claim::Grant { task, bytes })
     );
-    schedule.entry(task).slab = SlabState::Held { bytes };
+    schedule.tasks.entry(task).slab = SlabState::Held { bytes };
     // The consumer comes to it.
     schedule.granted_pageable(TaskId(0));
     assert_eq!(schedule.loaded(TaskId(0), all(1), None), Next::Finish);

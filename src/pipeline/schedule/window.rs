@@ -86,8 +86,8 @@ impl Window {
         // Page-locked tasks that take longer are made by one worker each if as many may be ahead as keep all workers busy: workers that
         // share a batch of a thousand short rows wait for its slab, and for each other.
         let is_small = pace.task_bytes <= RUN_SLAB_BYTES;
-        let is_whole = is_fast
-            || solo.is_pinned && ns <= WHOLE_NS && solo.grows && is_small && most >= runs;
+        let is_whole =
+            is_fast || solo.is_pinned && ns <= WHOLE_NS && solo.grows && is_small && most >= runs;
         let times = |of: u64| usize::try_from(of / ns.max(1)).unwrap_or(usize::MAX);
         let tasks = match solo.grows {
             false => usual,
