@@ -18,7 +18,7 @@ use crate::pipeline::plan::epoch_plan::Hints;
 use crate::pipeline::plan::partition::Place;
 use crate::pipeline::schedule::Claimed;
 use crate::pipeline::traits::{
-    Build, Changes, Factory, Failed, Learned, MadeAlone, Memory, Report, Spent,
+    Build, Changes, Factory, Failed, Learned, MadeAlone, Report, Spent, TaskMemory,
 };
 use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::{Arc, Instant, Mutex};
@@ -89,7 +89,7 @@ impl<D: Dataset, C: Collate<D::Sample>> DatasetFactory<D, C> {
     fn make_once(
         &self,
         source: &Source<'_, D>,
-        memory: &Memory<'_>,
+        memory: &TaskMemory<'_>,
         watch: &mut Stopwatch,
         at: &WorkerStatus,
     ) -> Result<C::Batch, Failed> {
@@ -128,7 +128,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Factory<C::Batch> for DatasetFactory<D, 
         &self,
         context: &EpochContext,
         place: Place,
-        memory: &Memory<'_>,
+        memory: &TaskMemory<'_>,
         changes: Changes,
         at: &WorkerStatus,
     ) -> MadeAlone<C::Batch> {
@@ -144,7 +144,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Factory<C::Batch> for DatasetFactory<D, 
             let kept = is_changed.then(|| changes.lock().kept(place.loaded_rows()));
             let kept = kept.as_deref();
             let source = self.source(context, place, kept, &changes);
-            let memory = Memory {
+            let memory = TaskMemory {
                 slab: memory.slab,
                 offload,
             };

@@ -11,8 +11,8 @@ use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::epoch_plan::Hints;
 use crate::pipeline::plan::partition::Place;
 use crate::pipeline::traits::{
-    Build, Changes, Factory, Learned, MadeAlone, Memory, OwnItems, Pull, Pulled, Reached,
-    StreamStart,
+    Build, Changes, Factory, Learned, MadeAlone, OwnItems, Pull, Pulled, Reached, StreamStart,
+    TaskMemory,
 };
 use crate::pipeline::worker_status::WorkerStatus;
 use crate::rng::SampleRng;
@@ -73,7 +73,7 @@ where
         &self,
         _: &EpochContext,
         _: Place,
-        _: &Memory<'_>,
+        _: &TaskMemory<'_>,
         _: Changes,
         _: &WorkerStatus,
     ) -> MadeAlone<C::Batch> {

@@ -1,48 +1,56 @@
 //! Memory for tasks that need not be page-locked: at once, or, if bytes in flight are limited, when there is room.
 
+use super::Memory;
+use super::pinned::NoMemory;
 use crate::batch::Batch;
-use crate::device::{BytePermit, block_bytes};
+use crate::device::{BytePermit, Piece, block_bytes};
 use crate::error::drop_each;
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::TaskId;
-use crate::pipeline::threads::pipeline::Pipeline;
+use crate::pipeline::shared::report::Then;
 use crate::pipeline::traits::{Build, Failed};
 use crate::sync::Arc;
 
-impl<B: Batch> Pipeline<B> {
+impl<B: Batch> Memory<B> {
+    /// Pageable memory at once.
+    pub(super) fn pageable_piece(&self, context: &EpochContext, bytes: usize) -> Option<Piece> {
+        let slab = self.pageable.take(bytes)?;
+        Some(slab.for_epoch(context.meter.clone()).into())
+    }
+
     /// A task asks for a slab that need not be page-locked.
-    pub(crate) fn ask_pageable(
+    pub(super) fn ask_pageable(
         &self,
         context: &EpochContext,
         task: TaskId,
         build: &dyn Build<B>,
         bytes: usize,
-    ) -> bool {
+    ) -> Result<Then<B>, NoMemory> {
         // (The ring's blocks are whole pages.)
         let size = block_bytes(bytes).unwrap_or(bytes);
         let permit = match &self.byte_budget {
             None => None,
             Some(byte_budget) => {
-                let mut state = self.lock();
+                let mut state = self.shared.lock();
                 let Some((session, _)) = state.session_of(context, task) else {
-                    return true;
+                    return Ok(Then::Nothing);
                 };
                 if !session
                     .schedule
                     .want_pageable(task, size, byte_budget.free())
                 {
-                    return true; // a worker grants it later
+                    return Ok(Then::Nothing); // a worker grants it later
                 }
                 Some(byte_budget.permit(size, &context.meter))
             }
         };
         let Some(slab) = self.pageable.take(bytes) else {
-            return false;
+            return Err(NoMemory);
         };
         let slab = slab.for_epoch(context.meter.clone()).charged(permit);
         let permit = slab.permit();
         build.grant(slab);
-        let mut state = self.lock();
+        let mut state = self.shared.lock();
         if let Some((session, deferred)) = state.session_of(context, task) {
             if permit.is_none() {
                 session.schedule.want(task, bytes);
@@ -51,7 +59,7 @@ impl<B: Batch> Pipeline<B> {
             session.data(task).permits.add(permit);
             deferred.wake_workers = true;
         }
-        true
+        Ok(Then::Nothing)
     }
 
     /// Grants a task its slab that waited until fewer bytes were in flight.
@@ -62,20 +70,21 @@ impl<B: Batch> Pipeline<B> {
         build: Arc<dyn Build<B>>,
         bytes: usize,
         permit: Option<Arc<BytePermit>>,
-    ) {
+    ) -> Then<B> {
         let Some(slab) = self.pageable.take(bytes) else {
             drop_each([build]); // it may be the last holder
-            return self.refuse(context, task, Failed::too_large(bytes));
+            return self.shared.refuse(context, task, Failed::too_large(bytes));
         };
         let slab = slab.for_epoch(context.meter.clone()).charged(permit);
         let permit = slab.permit();
         build.grant(slab);
         drop_each([build]);
-        let mut state = self.lock();
+        let mut state = self.shared.lock();
         if let Some((session, deferred)) = state.session_of(context, task) {
             session.schedule.granted_pageable(task);
             session.data(task).permits.add(permit);
             deferred.wake_workers = true;
         }
+        Then::Nothing
     }
 }

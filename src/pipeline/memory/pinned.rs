@@ -1,18 +1,15 @@
-//! Slabs for tasks: granted at once if one is there, otherwise by the pin thread.
+//! Page-locked slabs for tasks: granted at once if one is there, otherwise by the pin thread.
 
-use std::panic::AssertUnwindSafe;
-
-use crate::batch::{Batch, Relocation};
-use crate::device::{Coming, HeldOff, Kind, Ring, Slab, SlabQuota, block_bytes};
-use crate::driver::RawEvent;
-use crate::error::{Error, Result, panic_message};
+use super::Memory;
+use super::early::Early;
+use crate::batch::Batch;
+use crate::device::{Coming, Kind, Ring, Slab, SlabQuota, block_bytes};
+use crate::error::{Error, Result};
 use crate::meter::Activity;
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::options::Pinning;
 use crate::pipeline::schedule::{TaskId, Want};
-use crate::pipeline::shared::data::Made;
-use crate::pipeline::threads::early::Early;
-use crate::pipeline::threads::pipeline::Pipeline;
+use crate::pipeline::shared::report::Then;
 use crate::pipeline::traits::{Build, Failed};
 use crate::sync::log;
 use crate::sync::{Instant, Ordering, planted};
@@ -40,18 +37,21 @@ fn missing(is_coming: bool, is_blocked: bool) -> Missing {
 }
 
 /// What became of a task that wants a slab.
-pub(crate) enum Served {
-    /// The task has its slab, or does without.
-    Done,
+pub(crate) enum Served<T> {
+    /// The task has its slab, or does without; and what follows from that.
+    Done(T),
     /// An upload brings a slab home.
     WaitForCopy(Coming),
     /// Something must change first.
     Sleep,
 }
 
+/// There is no memory of that size.
+pub(crate) struct NoMemory;
+
 /// Why a batch is not page-locked.
 #[derive(Debug, Clone, Copy)]
-enum Unpinned {
+pub(super) enum Unpinned {
     /// The program holds all slabs that its epoch may have.
     HeldByProgram,
     /// The budget has no room.
@@ -60,13 +60,8 @@ enum Unpinned {
     Unlockable,
 }
 
-impl<B: Batch> Pipeline<B> {
-    /// How the epoch's batches get into page-locked memory, if they do.
-    pub(crate) fn pinning(&self, context: &EpochContext) -> Option<&Pinning> {
-        self.options[context.device].pinning.as_ref()
-    }
-
-    /// A task that is being loaded asks for a slab. Usually it is granted one here, from the ring or new. `false`: there is no such
+impl<B: Batch> Memory<B> {
+    /// A task that is being loaded asks for a slab. Usually it is granted one here, from the ring or new. The error: there is no such
     /// memory.
     pub(crate) fn ask(
         &self,
@@ -74,7 +69,7 @@ impl<B: Batch> Pipeline<B> {
         task: TaskId,
         build: &dyn Build<B>,
         bytes: usize,
-    ) -> bool {
+    ) -> Result<Then<B>, NoMemory> {
         let pinning = self.pinning(context);
         let pinning = pinning.filter(|pinning| !pinning.by_copy);
         let bytes = match pinning {
@@ -85,9 +80,9 @@ impl<B: Batch> Pipeline<B> {
             return self.ask_pageable(context, task, build, bytes);
         };
         let want = {
-            let mut state = self.lock();
+            let mut state = self.shared.lock();
             let Some((session, _)) = state.session_of(context, task) else {
-                return true;
+                return Ok(Then::Nothing);
             };
             session.schedule.want(task, bytes);
             let quota = context.quota.as_ref();
@@ -101,34 +96,14 @@ impl<B: Batch> Pipeline<B> {
         // If an earlier task waits, it must wait its turn.
         if let Some(want) = want {
             if let Ok(slab) = self.take(pinning, context, want) {
-                self.grant_taken(pinning, context, want, slab);
-                return true;
+                return Ok(self.grant_taken(pinning, context, want, slab));
             }
             self.not_granted(context, task);
         }
         if !planted("a slab is asked for in silence") {
             pinning.ring().news().notify();
         }
-        true
-    }
-
-    /// A finished task has tensors that are not page-locked: the pin thread copies them.
-    pub(crate) fn ask_to_move(&self, context: &EpochContext, task: TaskId, made: B, bytes: usize) {
-        let Some(pinning) = self.pinning(context) else {
-            return self.publish(context, task, Ok(Made::Here(made)));
-        };
-        let bytes = pinning.at_least(bytes);
-        let mut state = self.lock();
-        let Some((session, deferred)) = state.session_of(context, task) else {
-            return state.deferred.drop_later(made);
-        };
-        session.schedule.want_to_move(task, bytes);
-        let data = session.data(task);
-        data.outcome = Some(Ok(Made::Here(made)));
-        data.waiting_since = Some(Instant::now());
-        if !planted("a move is asked for in silence") {
-            deferred.tell_pin_thread(session.share.device);
-        }
+        Ok(Then::Nothing)
     }
 
     /// Takes a slab from the device's ring, after bringing home those of finished copies. The error: there is none now, and what will
@@ -216,7 +191,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Whether the budget, and the bytes in flight, have room for all slabs that there may be, if they are so large.
-    pub(crate) fn has_room_for_slabs(
+    pub(super) fn has_room_for_slabs(
         &self,
         pinning: &Pinning,
         quota: &SlabQuota,
@@ -229,7 +204,7 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Notes how large a slab was wanted.
-    pub(crate) fn saw_slab(&self, pinning: &Pinning, quota: &SlabQuota, bytes: usize) {
+    fn saw_slab(&self, pinning: &Pinning, quota: &SlabQuota, bytes: usize) {
         if self.shared.slab_sizes.of(quota.kind()).saw(bytes) {
             if self.byte_budget.is_some() {
                 quota.keep_within(self.shared.slab_sizes.within(quota.kind()));
@@ -238,81 +213,9 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Runs a device's pin thread, if there is one, until the loader is dropped. `early`: slabs to make before an epoch asks.
-    pub(crate) fn run_pin_thread(&self, device: usize, mut early: Option<Early>) {
-        let Some(pinning) = &self.options[device].pinning else {
-            return;
-        };
-        let news = pinning.ring().news();
-        let mut held_off: Option<HeldOff> = None;
-        loop {
-            // The ticket first, so as not to sleep through what happens while we look.
-            let ticket = news.ticket();
-            let waiting = {
-                let mut state = self.lock();
-                if state.is_closed {
-                    return;
-                }
-                state.sessions.waiting(device)
-            };
-            // With nothing to serve, it does not matter which slabs come and go.
-            let _interest = (!waiting.is_empty()).then(|| news.interest());
-            let mut awaited = None;
-            let mut staged = None;
-            let mut progress = false;
-            for (context, task) in waiting {
-                let serve = || self.serve(pinning, &context, task);
-                match self.catch_panics(&context, &[task], serve) {
-                    Some(Served::Done) | None => progress = true,
-                    Some(Served::WaitForCopy(coming)) => {
-                        staged = staged.or_else(|| hold_off(pinning, &coming));
-                        awaited = awaited.or(event_of(coming));
-                    }
-                    Some(Served::Sleep) => {}
-                }
-            }
-            if progress {
-                continue;
-            }
-            drop(std::mem::replace(&mut held_off, staged));
-            match awaited {
-                // A failed copy counts as finished: it leaves the list with its memory leaked, and the rule applies again.
-                Some(event) => drop(event.sleep()),
-                None if held_off.is_none() && self.make_ahead(pinning.ring(), &mut early) => {}
-                None => news.wait(ticket),
-            }
-        }
-    }
-
-    /// Without workers, the consumer tries to get its task a slab, and waits if that helps. `held_off` lasts until the next try and no
-    /// longer: loading the task may take long, and may copy to the device itself.
-    pub(crate) fn serve_here(
-        &self,
-        pinning: &Pinning,
-        context: &EpochContext,
-        task: TaskId,
-        held_off: &mut Option<HeldOff>,
-    ) {
-        let news = pinning.ring().news();
-        // Until the wait is over, so as not to miss news between the look and the wait.
-        let _interest = news.interest();
-        let ticket = news.ticket();
-        let serve = || self.serve(pinning, context, task);
-        let coming = match self.catch_panics(context, &[task], serve) {
-            Some(Served::WaitForCopy(coming)) => coming,
-            _ => return *held_off = None,
-        };
-        *held_off = hold_off(pinning, &coming);
-        match event_of(coming) {
-            // A failed copy counts as finished: the next round finds nothing in flight.
-            Some(event) => drop(event.synchronize()),
-            None => news.wait(ticket),
-        }
-    }
-
     /// Makes one of the slabs that the open epochs will need, while there is nothing else to do. So the first batches do not wait for all
     /// of them to be made, and later ones for none. `early`: what is made without waiting for that size.
-    fn make_ahead(&self, ring: &Ring, early: &mut Option<Early>) -> bool {
+    pub(crate) fn make_ahead(&self, ring: &Ring, early: &mut Option<Early>) -> bool {
         if early.is_some_and(|early| early.make_one(ring)) {
             return true;
         }
@@ -324,24 +227,26 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Tries to grant a waiting task its slab.
-    fn serve(&self, pinning: &Pinning, context: &EpochContext, task: TaskId) -> Served {
+    pub(crate) fn serve(
+        &self,
+        pinning: &Pinning,
+        context: &EpochContext,
+        task: TaskId,
+    ) -> Served<Then<B>> {
         let want = {
-            let mut state = self.lock();
+            let mut state = self.shared.lock();
             let session = state.session_of(context, task);
             session.and_then(|(session, _)| session.schedule.granting(task))
         };
         // Another thread may have served the task meanwhile, or its epoch is gone.
         let Some(want) = want else {
-            return Served::Done;
+            return Served::Done(Then::Nothing);
         };
         let news = pinning.ring().news();
         let _interest = news.interest();
         let ticket = news.ticket();
         let coming = match self.take(pinning, context, want) {
-            Ok(slab) => {
-                self.grant_taken(pinning, context, want, slab);
-                return Served::Done;
-            }
+            Ok(slab) => return Served::Done(self.grant_taken(pinning, context, want, slab)),
             Err(coming) => coming,
         };
         let is_coming = !matches!(coming, Coming::Nothing);
@@ -350,10 +255,9 @@ impl<B: Batch> Pipeline<B> {
             Missing::Unpinned if news.ticket() == ticket => {
                 self.warn_once(pinning, context, want);
                 pinning.ring().count_missed();
-                self.go_without(pinning, context, want, None);
-                return Served::Done;
+                return Served::Done(self.go_without(pinning, context, want, None));
             }
-            Missing::Unpinned => Served::Done,
+            Missing::Unpinned => Served::Done(Then::Nothing),
             Missing::WaitForCopy => Served::WaitForCopy(coming),
             Missing::Sleep => Served::Sleep,
         };
@@ -362,7 +266,13 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// Grants a task the slab that the ring had for it.
-    fn grant_taken(&self, pinning: &Pinning, context: &EpochContext, want: Want, slab: Slab) {
+    fn grant_taken(
+        &self,
+        pinning: &Pinning,
+        context: &EpochContext,
+        want: Want,
+        slab: Slab,
+    ) -> Then<B> {
         match slab.is_page_locked() {
             true => self.grant(context, want, Some(slab), None),
             false => self.go_without(pinning, context, want, Some(slab)),
@@ -377,7 +287,7 @@ impl<B: Batch> Pipeline<B> {
         context: &EpochContext,
         want: Want,
         slab: Option<Slab>,
-    ) {
+    ) -> Then<B> {
         let why = match slab {
             Some(_) => Unpinned::Unlockable,
             None if holds_all(context, want) => Unpinned::HeldByProgram,
@@ -398,8 +308,10 @@ impl<B: Batch> Pipeline<B> {
         };
         drop(slab);
         match want.moves {
-            true => self.publish(context, want.task, Err(error)),
-            false => self.refuse(context, want.task, Failed::of_task(error)),
+            true => self.shared.publish(context, want.task, Err(error)),
+            false => self
+                .shared
+                .refuse(context, want.task, Failed::of_task(error)),
         }
     }
 
@@ -420,7 +332,7 @@ impl<B: Batch> Pipeline<B> {
         want: Want,
         slab: Option<Slab>,
         unpinned: Option<Unpinned>,
-    ) {
+    ) -> Then<B> {
         if want.moves {
             // (Without a page-locked slab, it stays where it is.)
             return self.relocate(context, want, slab, unpinned);
@@ -433,24 +345,27 @@ impl<B: Batch> Pipeline<B> {
             Some(slab.for_epoch(context.meter.clone()).charged(permit))
         });
         let permit = slab.as_ref().and_then(Slab::permit);
-        let build = self.with_data(context, want.task, |data| {
+        let build = self.shared.with_data(context, want.task, |data| {
             data.permits.add(permit);
             data.is_unpinned = unpinned.is_some();
             data.build.clone()
         });
-        let Some(Some(build)) = build else { return };
+        let Some(Some(build)) = build else {
+            return Then::Nothing;
+        };
         let Some(slab) = slab else {
             drop(build);
-            return self.refuse(context, want.task, Failed::too_large(want.bytes));
+            let failure = Failed::too_large(want.bytes);
+            return self.shared.refuse(context, want.task, failure);
         };
         if let Some(why) = unpinned {
             count_unpinned(context, want, why);
         }
         build.grant(slab);
         drop(build); // before the report: the thread that finishes the task must be its only holder
-        let mut state = self.lock();
+        let mut state = self.shared.lock();
         let Some((session, deferred)) = state.session_of(context, want.task) else {
-            return;
+            return Then::Nothing;
         };
         session.schedule.granted(want.task);
         count_wait(
@@ -463,67 +378,14 @@ impl<B: Batch> Pipeline<B> {
             session.tell_if_waiting(deferred);
         }
         deferred.wake_workers = true;
-    }
-
-    /// Copies a finished task into its slab.
-    fn relocate(
-        &self,
-        context: &EpochContext,
-        want: Want,
-        slab: Option<Slab>,
-        unpinned: Option<Unpinned>,
-    ) {
-        let task = want.task;
-        let permit = slab.as_ref().and_then(Slab::permit);
-        let Some(Some(Ok(Made::Here(made)))) = self.with_data(context, task, |data| {
-            data.permits.add(permit);
-            count_wait(context, task, data.waiting_since.take());
-            data.outcome.take()
-        }) else {
-            return;
-        };
-        let (Some(slab), None) = (slab, unpinned) else {
-            let why = unpinned.unwrap_or(Unpinned::OverBudget);
-            count_unpinned(context, want, why);
-            self.with_data(context, task, |data| data.is_unpinned = true);
-            return self.publish(context, task, Ok(Made::Here(made)));
-        };
-        span!("pin", epoch = context.epoch, task = task.0);
-        let bar = context.bar(Activity::Pin, task);
-        let start = Instant::now();
-        let moved = std::panic::catch_unwind(AssertUnwindSafe(|| {
-            made.relocate(&mut Relocation::new(slab))
-        }));
-        context.meter.pinning_ns.add_since(start);
-        drop(bar);
-        match moved {
-            Ok(made) => self.hand_over(context, task, made),
-            Err(payload) => {
-                let error = context.collate_panicked(task, panic_message(payload));
-                self.publish(context, task, Err(error));
-            }
-        }
+        Then::Nothing
     }
 
     fn not_granted(&self, context: &EpochContext, task: TaskId) {
-        if let Some((session, _)) = self.lock().session_of(context, task) {
+        if let Some((session, _)) = self.shared.lock().session_of(context, task) {
             session.schedule.not_granted(task);
         }
     }
-}
-
-/// The event to wait for. `None`: there is none, and the ring notifies when it is over.
-fn event_of(coming: Coming) -> Option<RawEvent> {
-    match coming {
-        Coming::Batch(event) | Coming::Other(event) => Some(event),
-        Coming::Staged | Coming::Decoding | Coming::Nothing => None,
-    }
-}
-
-/// While a task waits for slabs of staged uploads, no other upload is staged, so that the wait ends.
-fn hold_off(pinning: &Pinning, coming: &Coming) -> Option<HeldOff> {
-    let staged = &pinning.device.inner.staged;
-    matches!(coming, Coming::Other(_) | Coming::Staged).then(|| staged.hold_off())
 }
 
 /// Whether the epoch's own share is used up, whatever the budget.
@@ -547,7 +409,7 @@ fn held_by_program(context: &EpochContext) -> String {
     )
 }
 
-fn count_unpinned(context: &EpochContext, want: Want, why: Unpinned) {
+pub(super) fn count_unpinned(context: &EpochContext, want: Want, why: Unpinned) {
     let meter = &context.meter;
     meter.unpinned.add(1);
     match why {
@@ -560,7 +422,7 @@ fn count_unpinned(context: &EpochContext, want: Want, why: Unpinned) {
     }
 }
 
-fn count_wait(context: &EpochContext, task: TaskId, since: Option<Instant>) {
+pub(super) fn count_wait(context: &EpochContext, task: TaskId, since: Option<Instant>) {
     if let Some(since) = since {
         let waited = context.meter.slab_wait_ns.add_since(since);
         context.meter.slab_wait_times.count(waited);

@@ -3,47 +3,40 @@
 use super::entry::{Stage, TaskEntry};
 use super::{Schedule, TaskId};
 use crate::sync::planted;
-use crate::tuning::RUN_NS;
 
 impl<E, U> Schedule<E, U> {
     /// The task, or its error, can be delivered.
     pub(crate) fn ready(&mut self, task: TaskId) {
-        self.entry(task).stage = Stage::Ready;
+        self.tasks.entry(task).stage = Stage::Ready;
     }
 
     /// The task was sent to its device. It can be delivered, and is no longer ahead of the consumer.
     pub(crate) fn sent(&mut self, task: TaskId) {
-        self.set_away(task, true);
-        self.entry(task).stage = Stage::Ready;
+        self.tasks.set_away(task, true);
+        self.tasks.entry(task).stage = Stage::Ready;
     }
 
     /// The task, which was ready, is being sent. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
     pub(crate) fn sending(&mut self, task: TaskId) {
-        self.entry(task).stage = Stage::Sending;
+        self.tasks.entry(task).stage = Stage::Sending;
     }
 
     /// The task was sent, and its device decodes some of it. It is no longer ahead of the consumer, and cannot be delivered until
     /// [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
     pub(crate) fn decoding(&mut self, task: TaskId) {
-        self.set_away(task, true);
+        self.tasks.set_away(task, true);
         self.sending(task);
-    }
-
-    /// Notes whether the task is out of the window.
-    pub(super) fn set_away(&mut self, task: TaskId, is_away: bool) {
-        let was_away = std::mem::replace(&mut self.entry(task).is_away, is_away);
-        self.open_away = self.open_away + usize::from(is_away) - usize::from(was_away);
     }
 
     /// Whether the task is being sent, or its device decodes it.
     pub(crate) fn is_being_sent(&mut self, task: TaskId) -> bool {
-        self.entry(task).stage == Stage::Sending
+        self.tasks.entry(task).stage == Stage::Sending
     }
 
     /// Whether what the consumer gets next is being sent, or decoded by its device, so that it cannot be taken yet.
     pub(crate) fn is_next_being_sent(&self) -> bool {
-        let mut open = self.open.iter();
-        match self.any_order {
+        let mut open = self.tasks.open.iter();
+        match self.mode.any_order {
             false => open
                 .next()
                 .is_some_and(|first| first.stage == Stage::Sending),
@@ -53,12 +46,16 @@ impl<E, U> Schedule<E, U> {
 
     /// Whether any task is being sent, or decoded by its device.
     pub(crate) fn is_one_being_sent(&self) -> bool {
-        self.open.iter().any(|entry| entry.stage == Stage::Sending)
+        self.tasks
+            .open
+            .iter()
+            .any(|entry| entry.stage == Stage::Sending)
     }
 
     /// The open tasks that are being sent, or that a device decodes, in order.
     pub(crate) fn tasks_being_sent(&self) -> impl Iterator<Item = (TaskId, &U)> {
         let sent = self
+            .tasks
             .numbered()
             .filter(|(_, entry)| entry.stage == Stage::Sending);
         sent.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
@@ -66,13 +63,14 @@ impl<E, U> Schedule<E, U> {
 
     /// Whether the task, or its error, can be delivered.
     pub(crate) fn is_ready(&self, task: TaskId) -> bool {
-        let index = (task.0 - self.first.0) as usize;
-        self.open[index].stage == Stage::Ready
+        let index = (task.0 - self.tasks.first.0) as usize;
+        self.tasks.open[index].stage == Stage::Ready
     }
 
     /// The open tasks that are ready, in order.
     pub(crate) fn ready_tasks(&self) -> impl Iterator<Item = (TaskId, &U)> {
         let ready = self
+            .tasks
             .numbered()
             .filter(|(_, entry)| entry.stage == Stage::Ready);
         ready.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
@@ -81,13 +79,13 @@ impl<E, U> Schedule<E, U> {
     /// How many whole batches the consumer could take without waiting. Those of later epochs count, and those that were sent.
     pub(crate) fn ready_batches(&self) -> u64 {
         let is_ready = |entry: &&TaskEntry<U>| entry.stage == Stage::Ready;
-        let open = self.open.iter();
-        let tasks = match self.any_order {
+        let open = self.tasks.open.iter();
+        let tasks = match self.mode.any_order {
             true => open.filter(is_ready).count() as u64,
             false => open.take_while(is_ready).count() as u64,
         };
         let plan = self
-            .epoch_entry_of(self.first)
+            .epoch_entry_of(self.tasks.first)
             .map(|(_, tasks)| &tasks.plan);
         tasks
             / plan
@@ -98,61 +96,76 @@ impl<E, U> Schedule<E, U> {
     /// How many tasks the consumer may take now: those of its epoch that are ready, [`together`](Schedule::together) at most. The first is
     /// one of them; others that were sent do not count, for they are not ahead.
     pub(crate) fn deliverable(&self) -> usize {
-        let own = (self.consumers_end().0 - self.first.0) as usize;
+        let own = (self.consumers_end().0 - self.tasks.first.0) as usize;
         let mut counted = 0;
         let may_take = |(index, entry): &(usize, &TaskEntry<U>)| {
             let counts = *index == 0 || !entry.is_away;
             counted += usize::from(counts);
             entry.stage == Stage::Ready && (!counts || counted == 1 || counted <= self.together())
         };
-        let open = self.open.iter().take(own).enumerate();
+        let open = self.tasks.open.iter().take(own).enumerate();
         open.take_while(may_take).count()
     }
 
-    /// How many tasks the consumer may take together. They count as ahead until it asks for more, so taking several leaves fewer ahead
-    /// than `prefetch` promises. That pays off only if making a task takes less time than waking a worker; then the consumer may take
-    /// half of the window, and leaves the other half to keep workers busy.
+    /// How many tasks the consumer may take together.
     pub(super) fn together(&self) -> usize {
-        let Some((_, tasks)) = self.epoch_entry_of(self.first) else {
-            return 1;
-        };
-        match self.task_ns(&tasks.plan) {
+        let tasks = self.epoch_entry_of(self.tasks.first);
+        match tasks.filter(|_| !self.mode.is_bounded) {
+            Some((_, tasks)) => self.window(&tasks.plan).together(),
             // (What it took would have to be counted among the bytes in flight.)
-            Some(ns) if ns <= RUN_NS / 2 && !self.is_bounded => {
-                (self.window(&tasks.plan) / 2).max(1)
-            }
-            _ => 1,
+            None => 1,
         }
     }
 
     /// The consumer takes the next tasks, which are ready, and comes to the first of them.
     pub(crate) fn deliver(&mut self, count: usize) -> impl Iterator<Item = U> {
         debug_assert!((1..=self.deliverable()).contains(&count));
-        let sent = self.open.iter().take(count).filter(|entry| entry.is_away);
+        let sent = self
+            .tasks
+            .open
+            .iter()
+            .take(count)
+            .filter(|entry| entry.is_away);
         let sent = sent.count();
-        let first_was_sent = self.open[0].is_away;
-        self.open_away -= sent;
-        self.first.0 += count as u64;
-        self.taken = count - 1 - (sent - usize::from(first_was_sent));
-        self.is_blocked = false;
-        self.open.drain(..count).filter_map(|entry| entry.payload)
+        let first_was_sent = self.tasks.open[0].is_away;
+        self.tasks.away -= sent;
+        self.tasks.first.0 += count as u64;
+        self.tasks.taken = count - 1 - (sent - usize::from(first_was_sent));
+        self.tasks.is_blocked = false;
+        self.tasks
+            .open
+            .drain(..count)
+            .filter_map(|entry| entry.payload)
     }
 
     /// Whether tasks are delivered in the order in which they are ready.
     pub(crate) fn is_any_order(&self) -> bool {
-        self.any_order
+        self.mode.any_order
     }
 
     /// The consumer takes tasks of its epoch that are ready, in whatever order they became so, [`together`](Schedule::together) at most: of
     /// those that `prefers` picks, or else of all. A task that is taken before its turn leaves its entry in its place, which is not counted
     /// in the window.
     pub(crate) fn deliver_any(&mut self, prefers: impl Fn(&U) -> bool) -> Vec<(TaskId, U)> {
-        let own = (self.consumers_end().0 - self.first.0).min(self.open.len() as u64) as usize;
+        let own = (self.consumers_end().0 - self.tasks.first.0).min(self.tasks.open.len() as u64)
+            as usize;
         let most = self.together();
         let ready =
             |(index, entry): (usize, &TaskEntry<U>)| (entry.stage == Stage::Ready).then_some(index);
-        let preferred = |index: &usize| self.open[*index].payload.as_ref().is_some_and(&prefers);
-        let all = || self.open.iter().take(own).enumerate().filter_map(ready);
+        let preferred = |index: &usize| {
+            self.tasks.open[*index]
+                .payload
+                .as_ref()
+                .is_some_and(&prefers)
+        };
+        let all = || {
+            self.tasks
+                .open
+                .iter()
+                .take(own)
+                .enumerate()
+                .filter_map(ready)
+        };
         let mut picked: Vec<usize> = all().filter(preferred).take(most).collect();
         if picked.is_empty() {
             picked = all().take(most).collect();
@@ -160,37 +173,37 @@ impl<E, U> Schedule<E, U> {
         let mut delivered = Vec::with_capacity(picked.len());
         let mut were_ahead = 0;
         for (at, index) in picked.into_iter().enumerate() {
-            let entry = &mut self.open[index];
+            let entry = &mut self.tasks.open[index];
             entry.stage = Stage::Given;
             // The consumer comes to the first of them at once.
             were_ahead += usize::from(at > 0 && !entry.is_away);
             if !entry.is_away && !planted("a batch that was given out keeps its place") {
                 entry.is_away = true;
-                self.open_away += 1;
+                self.tasks.away += 1;
             }
-            let task = TaskId(self.first.0 + index as u64);
+            let task = TaskId(self.tasks.first.0 + index as u64);
             delivered.extend(entry.payload.take().map(|payload| (task, payload)));
         }
         if !delivered.is_empty() {
-            self.taken = were_ahead;
-            self.is_blocked = false;
+            self.tasks.taken = were_ahead;
+            self.tasks.is_blocked = false;
         }
-        while let Some(first) = self.open.front()
+        while let Some(first) = self.tasks.open.front()
             && first.stage == Stage::Given
         {
-            self.open_away -= usize::from(first.is_away);
-            self.open.pop_front();
-            self.first.0 += 1;
+            self.tasks.away -= usize::from(first.is_away);
+            self.tasks.open.pop_front();
+            self.tasks.first.0 += 1;
         }
         delivered
     }
 
     /// Whether the consumer can take the task when it is ready, or sleeps until an earlier one is.
     pub(crate) fn is_next(&self, task: TaskId) -> bool {
-        match self.any_order {
-            false => task == self.first,
+        match self.mode.any_order {
+            false => task == self.tasks.first,
             true if planted("a batch that is ready before its turn is no news") => {
-                task == self.first
+                task == self.tasks.first
             }
             true => task < self.consumers_end(),
         }
@@ -198,41 +211,37 @@ impl<E, U> Schedule<E, U> {
 
     /// The consumer has come to all tasks that it took.
     pub(crate) fn used_up(&mut self) {
-        self.taken = 0;
+        self.tasks.taken = 0;
     }
 
     /// The consumer blocks on the first task.
     pub(crate) fn block(&mut self) {
-        self.is_blocked = true;
+        self.tasks.is_blocked = true;
     }
 
     pub(crate) fn is_blocked(&self) -> bool {
-        self.is_blocked
+        self.tasks.is_blocked
     }
 
     /// Decides once whether more tasks may be open than the cache holds: yes, if a batch came and loading took much longer than
     /// copying (more than a nanosecond per byte); no, if that is not the case by the end of the first epoch.
     pub(crate) fn find_out_if_wide(&mut self) -> Option<bool> {
-        let tasks = self.epoch_entries.front()?.tasks.as_ref()?;
-        if self.is_wide.is_some() || tasks.plan.resident.is_none() {
+        let tasks = self.epochs.front()?.tasks.as_ref()?;
+        if self.pace.is_wide.is_some() || tasks.plan.resident.is_none() {
             return None;
         }
-        let came = self.first.0 >= tasks.first.0 + tasks.plan.partition.parts_per_batch();
-        if came && tasks.plan.streamed_bytes < self.sample_ns {
-            self.is_wide = Some(true);
+        let came = self.tasks.first.0 >= tasks.first.0 + tasks.plan.partition.parts_per_batch();
+        if came && tasks.plan.streamed_bytes < self.pace.sample_ns {
+            self.pace.is_wide = Some(true);
         } else if self.remaining() == Some(0) {
-            self.is_wide = Some(false);
+            self.pace.is_wide = Some(false);
         }
-        self.is_wide
-    }
-
-    pub(super) fn is_wide(&self) -> bool {
-        self.is_wide == Some(true)
+        self.pace.is_wide
     }
 
     /// What is said of the task that the consumer gets next.
     pub(crate) fn state_of_first(&self) -> &'static str {
-        let Some(entry) = self.open.front() else {
+        let Some(entry) = self.tasks.open.front() else {
             return "was not begun";
         };
         match entry.stage {
@@ -249,6 +258,6 @@ impl<E, U> Schedule<E, U> {
 
     /// The task that the consumer gets next.
     pub(crate) fn first(&self) -> TaskId {
-        self.first
+        self.tasks.first
     }
 }

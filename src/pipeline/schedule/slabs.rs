@@ -25,27 +25,22 @@ impl<E, U> Schedule<E, U> {
         if self.epoch_entry_of(task).is_some_and(is_in_parts) {
             return; // known since the epoch was planned
         }
-        self.streamed_bytes = bytes as u64 / self.entry(task).rows.max(1) as u64;
+        self.pace.streamed_bytes = bytes as u64 / self.tasks.entry(task).rows.max(1) as u64;
     }
 
     /// The task needs a slab of `bytes`.
     pub(crate) fn want(&mut self, task: TaskId, bytes: usize) {
-        let entry = self.entry(task);
+        let entry = self.tasks.entry(task);
         debug_assert_eq!(entry.slab, SlabState::Unknown);
         entry.slab = SlabState::Wanted { bytes };
-        let wanted = bytes;
-        // Whole pages, as they are counted.
-        entry.bytes = block_bytes(bytes).unwrap_or(bytes);
-        let bytes = entry.bytes;
-        self.largest_task = self.largest_task.max(bytes);
-        self.task_bytes = self.task_bytes.max(wanted);
+        entry.bytes = self.pace.saw_task(bytes);
     }
 
     /// The task needs a slab of pageable memory. `true`: it can have one now.
     pub(crate) fn want_pageable(&mut self, task: TaskId, bytes: usize, free_bytes: usize) -> bool {
         self.want(task, bytes);
         let is_free = self.is_free(task, bytes, free_bytes);
-        self.entry(task).slab = match is_free {
+        self.tasks.entry(task).slab = match is_free {
             true => SlabState::Granting { bytes },
             false => SlabState::Held { bytes },
         };
@@ -55,20 +50,24 @@ impl<E, U> Schedule<E, U> {
     /// The first task that was held, and can have its slab now. The task on which the consumer is blocked can in any case: it is not known
     /// whether there will be room otherwise.
     pub(super) fn next_held(&self, claimant: Claimant) -> Option<(TaskId, usize)> {
-        let tasks = self.numbered();
+        let tasks = self.tasks.numbered();
         let mut held = tasks.filter_map(|(task, entry)| Some((task, entry.held_bytes()?)));
         held.find(|(task, bytes)| self.is_free(*task, *bytes, claimant.free_bytes))
     }
 
     /// Whether a task waits until fewer bytes are in flight, of whatever session.
     pub(crate) fn holds_back(&self) -> bool {
-        self.is_bounded && self.open.iter().any(|entry| entry.held_bytes().is_some())
+        self.mode.is_bounded
+            && self
+                .tasks
+                .open
+                .iter()
+                .any(|entry| entry.held_bytes().is_some())
     }
 
     /// Whether a task can have its slab: there is room for it beside the earlier ones that have none, or it is the last resort.
     fn is_free(&self, task: TaskId, bytes: usize, free_bytes: usize) -> bool {
-        let before = self.open.iter().take((task.0 - self.first.0) as usize);
-        let before = before.filter(|entry| entry.is_to_come());
+        let before = self.tasks.before(task).filter(|entry| entry.is_to_come());
         let mut before = before.map(|entry| entry.bytes).peekable();
         let bound = self
             .epoch_entry_of(task)
@@ -81,8 +80,8 @@ impl<E, U> Schedule<E, U> {
     }
 
     fn is_last_resort(&self, task: TaskId) -> bool {
-        self.is_blocked
-            && task == self.first
+        self.tasks.is_blocked
+            && task == self.tasks.first
             && !planted("who is blocked waits for room that does not come")
     }
 
@@ -94,7 +93,7 @@ impl<E, U> Schedule<E, U> {
                 let rows = tasks.plan.partition.rows(tasks.number(task));
                 block_bytes(bytes.saturating_mul(rows))
             }
-            None => Some(self.largest_task).filter(|bytes| *bytes > 0),
+            None => Some(self.pace.largest_task).filter(|bytes| *bytes > 0),
         }
     }
 
@@ -104,7 +103,7 @@ impl<E, U> Schedule<E, U> {
         let Some(bound) = tasks.plan.bound else {
             return true;
         };
-        let ahead = self.open.iter().filter(|entry| !entry.is_away);
+        let ahead = self.tasks.open.iter().filter(|entry| !entry.is_away);
         let mut ahead = ahead.map(|entry| entry.bytes).peekable();
         if ahead.peek().is_none() {
             return true;
@@ -116,7 +115,7 @@ impl<E, U> Schedule<E, U> {
 
     /// The task is made, and needs a slab of `bytes` to be copied into.
     pub(crate) fn want_to_move(&mut self, task: TaskId, bytes: usize) {
-        let entry = self.entry(task);
+        let entry = self.tasks.entry(task);
         entry.stage = Stage::Moving;
         entry.needs_slabs = 1;
         entry.slab = SlabState::Wanted { bytes };
@@ -125,13 +124,13 @@ impl<E, U> Schedule<E, U> {
     /// The first slab that is wanted, in the order of the tasks.
     pub(crate) fn next_want(&self) -> Option<Want> {
         let mut reserve = 0;
-        for (index, entry) in self.open.iter().enumerate() {
+        for (index, entry) in self.tasks.open.iter().enumerate() {
             if let (SlabState::Wanted { bytes }, false) = (entry.slab, entry.has_failed) {
                 return Some(Want {
-                    task: TaskId(self.first.0 + index as u64),
+                    task: TaskId(self.tasks.first.0 + index as u64),
                     bytes,
                     reserve,
-                    is_blocked: index == 0 && self.is_blocked,
+                    is_blocked: index == 0 && self.tasks.is_blocked,
                     moves: entry.stage == Stage::Moving,
                 });
             }
@@ -142,19 +141,19 @@ impl<E, U> Schedule<E, U> {
 
     /// Whether any task waits for its slab, even if the ring is being asked for it right now.
     pub(crate) fn waits_for_slab(&self) -> bool {
-        self.open.iter().any(TaskEntry::waits_for_slab)
+        self.tasks.open.iter().any(TaskEntry::waits_for_slab)
     }
 
     /// The caller will ask the ring for the task's slab; `None` if the task is not the first that wants one.
     pub(crate) fn granting(&mut self, task: TaskId) -> Option<Want> {
         let want = self.next_want().filter(|want| want.task == task)?;
-        self.entry(task).slab = SlabState::Granting { bytes: want.bytes };
+        self.tasks.entry(task).slab = SlabState::Granting { bytes: want.bytes };
         Some(want)
     }
 
     /// The ring had none: the task goes on waiting.
     pub(crate) fn not_granted(&mut self, task: TaskId) {
-        let entry = self.entry(task);
+        let entry = self.tasks.entry(task);
         if let SlabState::Granting { bytes } = entry.slab {
             entry.slab = SlabState::Wanted { bytes };
         }
@@ -171,7 +170,7 @@ impl<E, U> Schedule<E, U> {
     /// The task has its slab, or does without.
     pub(crate) fn granted(&mut self, task: TaskId) {
         if self.wants_still(task) {
-            let entry = self.entry(task);
+            let entry = self.tasks.entry(task);
             entry.slab = SlabState::Granted;
             entry.needs_slabs = entry.needs_slabs.saturating_sub(1);
         }
@@ -180,19 +179,21 @@ impl<E, U> Schedule<E, U> {
     /// The task has pageable memory; it may need a slab of the ring when it is made.
     pub(crate) fn granted_pageable(&mut self, task: TaskId) {
         if self.wants_still(task) {
-            self.entry(task).slab = SlabState::Granted;
+            self.tasks.entry(task).slab = SlabState::Granted;
         }
     }
 
     /// Whether a task still wants the slab that the ring was asked for. A task that failed meanwhile and is made again has given that slab
     /// up, and may want another to move to.
     fn wants_still(&mut self, task: TaskId) -> bool {
-        matches!(self.entry(task).stage, Stage::Loading | Stage::LayingOut)
-            || planted("a unit that is made again has a slab that it gave up")
+        matches!(
+            self.tasks.entry(task).stage,
+            Stage::Loading | Stage::LayingOut
+        ) || planted("a unit that is made again has a slab that it gave up")
     }
 
     /// How many slabs must be left for the task.
     pub(crate) fn reserve_of(&mut self, task: TaskId) -> usize {
-        self.entry(task).reserve()
+        self.tasks.entry(task).reserve()
     }
 }

@@ -7,6 +7,8 @@ use proptest::prelude::*;
 
 use super::entry::SlabState;
 use super::*;
+use crate::pipeline::plan::epoch_plan::Solo;
+use crate::tuning::RUN_NS;
 use crate::pipeline::plan::delivered::Given;
 use crate::pipeline::plan::epoch_plan::{Bound, Pulls};
 use crate::pipeline::plan::partition::{Even, LastBatch, Partition};
@@ -181,7 +183,7 @@ proptest! {
                                     false => wanted.push(task),
                                 }
                             }
-                            let is_granted = schedule.entry(task).slab == SlabState::Granted;
+                            let is_granted = schedule.tasks.entry(task).slab == SlabState::Granted;
                             let claimed = rows.len();
                             let (filled, parked) = if is_granted { (claimed, 0) } else { (0, claimed) };
                             let failed = usize::from(fate.fails && rows.start == 0);
@@ -220,7 +222,7 @@ proptest! {
                 }
                 6 | 7 => {
                     schedule.used_up();
-                    let tasks = schedule.epoch_entries[0].tasks.clone();
+                    let tasks = schedule.epochs[0].tasks.clone();
                     match schedule.deliverable() {
                         _ if any_order && schedule.remaining() != Some(0) => {
                             let came = schedule.deliver_any(|()| script.len() % 2 == 0);
@@ -258,7 +260,7 @@ proptest! {
                 }
                 _ => {}
             }
-            prop_assert!(schedule.ahead() <= window + 1);
+            prop_assert!(schedule.tasks.ahead() <= window + 1);
             if script.is_empty() {
                 script = (0..2_000).map(|step: u16| step.wrapping_mul(40_503)).collect();
                 prop_assert!(delivered < 1_000);
@@ -301,7 +303,7 @@ fn the_window_is_full_after_each_task() {
         assert_eq!(schedule.deliverable(), at_once);
         assert_eq!(schedule.deliver(at_once).count(), at_once);
         assert!(claim(&mut schedule, WORKER).is_some());
-        assert_eq!(schedule.ahead(), 8);
+        assert_eq!(schedule.tasks.ahead(), 8);
     }
 }
 
@@ -321,10 +323,10 @@ fn what_was_sent_is_taken_at_once() {
     }
     assert_eq!(schedule.deliverable(), 2);
     assert_eq!(schedule.deliver(2).count(), 2);
-    let left = (schedule.deliverable(), schedule.ahead());
+    let left = (schedule.deliverable(), schedule.tasks.ahead());
     assert_eq!(left, (2, 3), "three are open that were not sent");
     assert_eq!(schedule.deliver(2).count(), 2);
-    assert_eq!((schedule.deliverable(), schedule.ahead()), (1, 2));
+    assert_eq!((schedule.deliverable(), schedule.tasks.ahead()), (1, 2));
 }
 
 /// Samples are parked until all are there, filled in by any worker that is free, and the task is finished once.
@@ -492,7 +494,7 @@ fn behind_the_last_number_nothing_is_found() {
     schedule.leave(0, &mut Removed::default());
     assert_eq!(schedule.first(), TaskId(u64::MAX - 1));
     for first in [u64::MAX - 1, u64::MAX] {
-        schedule.first = TaskId(first);
+        schedule.tasks.first = TaskId(first);
         assert_eq!(schedule.ready_tasks().count(), 0);
         assert_eq!(schedule.next_held(WORKER), None);
         schedule.no_run_slab(u64::MAX - 3..u64::MAX - 1);
@@ -703,7 +705,7 @@ fn tiny_tasks_share_slabs() {
     // A short run would leave its slab half empty.
     assert_eq!(claim(&mut schedule, with(1)), solo(33..49));
     assert_eq!(claim(&mut schedule, with(1)), solo(49..65));
-    let room = schedule.room(&tiny(true));
+    let room = schedule.window(&tiny(true)).room(schedule.tasks.ahead());
     assert!((1..16).contains(&room), "{room}");
     assert_eq!(claim(&mut schedule, with(1)), None);
 
@@ -727,8 +729,8 @@ fn tiny_tasks_share_slabs() {
         ..tiny(false)
     };
     let mut schedule = session(far);
-    schedule.task_bytes = BYTES;
-    schedule.sample_ns = 100;
+    schedule.pace.task_bytes = BYTES;
+    schedule.pace.sample_ns = 100;
     assert_eq!(claim(&mut schedule, with(1_000)), solo(0..4));
     assert!(schedule.run_slab(&(0..4)).most_bytes * 1_003 < 5 << 20);
 
@@ -755,8 +757,8 @@ fn small_tasks_are_made_whole() {
             ..plan(100 * 1024, 1024, 2)
         };
         let mut schedule = session(plan);
-        schedule.sample_ns = ns;
-        schedule.task_bytes = bytes;
+        schedule.pace.sample_ns = ns;
+        schedule.pace.task_bytes = bytes;
         let worker = Claimant {
             free_slabs: 35,
             ..WORKER
@@ -819,7 +821,7 @@ fn items_are_pulled_one_task_at_a_time() {
                     != (claimed == Claim::Pull { task: TaskId(1) })
             );
         }
-        assert_eq!(schedule.end(), TaskId(2));
+        assert_eq!(schedule.tasks.end(), TaskId(2));
     }
 }
 
@@ -831,8 +833,8 @@ fn a_stream_ends_where_nothing_is_left_to_pull() {
     assert_eq!(claim(&mut schedule, WORKER), pull(0));
     schedule.pulled(TaskId(0), 2);
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
-    let next = schedule.epoch_entries[1].id;
-    let early = schedule.epoch_entries[0].tasks.clone().unwrap().plan;
+    let next = schedule.epochs[1].id;
+    let early = schedule.epochs[0].tasks.clone().unwrap().plan;
     assert_eq!(
         schedule.enter_plan(next, early.clone()),
         None,
@@ -871,7 +873,7 @@ fn a_stream_that_is_left_ends_there() {
     assert_eq!(claim(&mut schedule, WORKER), pull(0));
     schedule.pulled(TaskId(0), 2);
     assert_eq!(claim(&mut schedule, WORKER), pull(1));
-    let plan = schedule.epoch_entries[0].tasks.clone().unwrap().plan;
+    let plan = schedule.epochs[0].tasks.clone().unwrap().plan;
     assert_eq!(schedule.close_end(0), Some(2));
     assert_eq!(schedule.enter_plan(1, plan).unwrap().first, TaskId(2));
     schedule.leave(0, &mut removed);
@@ -910,7 +912,7 @@ fn tasks_wait_for_room() {
         claim(&mut schedule, with(70 * PAGE)),
         Some(Claim::Grant { task, bytes })
     );
-    schedule.entry(task).slab = SlabState::Held { bytes };
+    schedule.tasks.entry(task).slab = SlabState::Held { bytes };
     // The consumer comes to it.
     schedule.granted_pageable(TaskId(0));
     assert_eq!(schedule.loaded(TaskId(0), all(1), None), Next::Finish);

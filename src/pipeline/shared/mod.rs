@@ -4,6 +4,7 @@ pub(super) mod data;
 pub(super) mod decoding;
 pub(super) mod deferred;
 pub(super) mod lock;
+pub(super) mod report;
 pub(super) mod session;
 pub(super) mod sessions;
 pub(super) mod sizing;

@@ -277,7 +277,9 @@ impl<B: Batch> Pipeline<B> {
                 ) => {
                     // One task, which is reported and taken under one lock.
                     let task = TaskId(tasks.start);
-                    let made = self.make(&context, task, None, Changes::default(), &status);
+                    let slices = self.memory.pageable_slices(&context);
+                    let made =
+                        self.make(&context, task, None, &slices, Changes::default(), &status);
                     state = self.lock();
                     state.made(&context, task, made);
                     continue;

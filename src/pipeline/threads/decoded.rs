@@ -188,13 +188,11 @@ impl<B: Batch> Pipeline<B> {
                 let changes = next.changes.take().map(|changes| *changes);
                 let own = own.map(OwnItems::again);
                 let status = WorkerStatus::of_caller(self.began);
-                let again = self.make(
-                    &context,
-                    task,
-                    own.as_ref(),
+                let (slices, changes) = (
+                    self.memory.pageable_slices(&context),
                     changes.unwrap_or_default(),
-                    &status,
                 );
+                let again = self.make(&context, task, own.as_ref(), &slices, changes, &status);
                 drop_each([own]); // its items are the user's
                 next.changes = Some(Box::new(again.changes));
                 let send = |made| self.send_next(&context, (task, made), taken, queue);

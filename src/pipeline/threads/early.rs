@@ -1,8 +1,8 @@
-//! Slabs that are made as soon as the loader is built, where it is known how large they will be.
+//! What slabs the first epoch will need, as far as that is known when the loader is built.
 
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
-use crate::device::{Kind, Ring};
+use crate::pipeline::memory::early::Early;
 use crate::pipeline::plan::epoch_plan::plan;
 use crate::pipeline::plan::lister::Batching;
 use crate::pipeline::plan::options::DeviceShard;
@@ -12,20 +12,6 @@ use crate::tuning::DEFAULT_DEPTH_BATCHES;
 /// What a batch may take beside its samples: each of its tensors begins at a multiple of 256 bytes. (Those with more tensors, and bytes
 /// just short of a page, get other slabs when they come.)
 const GAPS_BYTES: usize = 4 * 256;
-
-/// The slabs that the first epoch will have in any case: for whole batches.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Early {
-    bytes: usize,
-    slabs: usize,
-}
-
-impl Early {
-    /// Makes one of them. `false`: there are as many, other loaders' among them, or it cannot be had.
-    pub(crate) fn make_one(self, ring: &Ring) -> bool {
-        ring.make_ahead(Kind::Whole, self.bytes, Some(self.slabs))
-    }
-}
 
 impl<B: Batch> Pipeline<B> {
     /// What the first epoch will need of the device's ring. `None`: nothing tells its size (a batch sampler is not asked before the first

@@ -16,6 +16,7 @@ use crate::batch::Batch;
 use crate::error::{Error, SampleId};
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::{Claimant, Loaded, TaskId};
+use crate::pipeline::shared::report::{Step, StepReport};
 use crate::pipeline::shared::session::Job;
 use crate::pipeline::shared::state::{Requeued, State};
 use crate::pipeline::shared::workers::{Assignment, What};
@@ -270,6 +271,17 @@ impl<B: Batch> Pipeline<B> {
         row: usize,
         error: Error,
     ) {
+        let failed = |task: &TaskId, error, step| {
+            let report = StepReport {
+                build: None,
+                failure: Some(Failed {
+                    row,
+                    ..Failed::of_task(error)
+                }),
+                step,
+            };
+            self.report(status, context, *task, report);
+        };
         match what {
             What::Load { task, claimed } => {
                 let none = Loaded {
@@ -277,30 +289,10 @@ impl<B: Batch> Pipeline<B> {
                     filled: 0,
                     parked: 0,
                 };
-                let failure = Some(Failed {
-                    row,
-                    ..Failed::of_task(error)
-                });
-                self.report(status, context, *task, None, failure, |session, _| {
-                    session.schedule.loaded(*task, none, None)
-                });
+                failed(task, error, Step::Loaded(none, None));
             }
             What::LayOut { task } => {
-                let failure = Some(Failed {
-                    row,
-                    ..Failed::of_task(error)
-                });
-                self.report(
-                    status,
-                    context,
-                    *task,
-                    None,
-                    failure,
-                    |session, deferred| {
-                        deferred.wake_workers = true;
-                        session.schedule.failed(*task)
-                    },
-                );
+                failed(task, error, Step::NotLaidOut);
             }
             What::Finish { task } => self.publish(context, *task, Err(error)),
             What::Pull { task } => self.fail_pull(context, *task, error),

@@ -1,11 +1,10 @@
 //! What the threads of one loader share.
 
-use super::room;
 use super::start::Roster;
-use crate::device::{ByteBudget, Ring};
 use crate::error::{Error, Result};
 use crate::meter::Meters;
 use crate::pipeline::lookahead::Announcing;
+use crate::pipeline::memory::{Memory, room};
 use crate::pipeline::plan::options::Options;
 use crate::pipeline::shared::lock::{Locked, Shared};
 use crate::pipeline::shared::sizing::{ActiveWorkers, Crew};
@@ -21,12 +20,10 @@ use crate::system::Process;
 pub(crate) const FORKED: &str = "this process was forked from the one that built the loader, and has none of its threads: build the loader in the \
                       process that uses it, after the fork";
 
-/// How many pageable slabs are kept for later, where bytes in flight are limited.
-const FEWEST_KEPT: usize = 2;
-
 /// What the threads of one loader share.
-pub(crate) struct Pipeline<B> {
-    pub(crate) shared: Shared<B>,
+pub(crate) struct Pipeline<B: 'static> {
+    pub(crate) shared: Arc<Shared<B>>,
+    pub(crate) memory: Memory<B>,
     pub(crate) factory: Box<dyn Factory<B>>,
     /// If the data set wants to know what comes.
     pub(crate) announcing: Option<Arc<Announcing>>,
@@ -37,17 +34,11 @@ pub(crate) struct Pipeline<B> {
     pub(crate) me: Weak<Pipeline<B>>,
     /// One for each device that sessions are loaded for; a single one if no memory is page-locked. Sessions, epoch contexts and handles
     /// have its number: the program may leak them, and they must not keep the device alive.
-    pub(crate) options: Vec<Options>,
-    /// Slabs for batches that need not be page-locked, or cannot be.
-    pub(crate) pageable: Arc<Ring>,
-    /// The bytes of slabs ahead of the program, if they are limited.
-    pub(crate) byte_budget: Option<Arc<ByteBudget>>,
+    pub(crate) options: Arc<[Options]>,
     /// Those of all epochs.
     pub(crate) meters: Arc<Meters>,
     /// Where its threads are.
     pub(crate) process: Process,
-    /// That batches are not page-locked has been logged.
-    pub(crate) has_warned: AtomicBool,
     /// That there is no thread to take the place of one that hangs has been logged.
     pub(crate) has_lacked: AtomicBool,
 }
@@ -57,31 +48,24 @@ impl<B: 'static> Pipeline<B> {
         let listener = factory.listener();
         let active_workers = ActiveWorkers::new(options[0].workers, options[0].is_auto);
         let byte_budget = room::limited(&options);
-        let kept = match &byte_budget {
-            None => options.iter().map(|options| options.slabs(0)).sum(),
-            Some(_) => FEWEST_KEPT,
-        };
         let slab_sizes = SlabSizes::new(byte_budget.as_ref().map(|budget| budget.limit()));
         let pinning = options.iter().map(|options| options.pinning.as_ref());
         let rings: Vec<_> = pinning
             .map(|pinning| pinning.map(|pinning| Arc::clone(pinning.ring())))
             .collect();
+        let options: Arc<[Options]> = options.into();
+        let state = State::new(rings.len() + 1, byte_budget.clone(), active_workers);
+        let shared = Arc::new(Shared::new(state, rings, slab_sizes));
         Arc::new_cyclic(|me| Pipeline {
             announcing: listener.and_then(|listener| Announcing::new(listener, &options[0])),
-            shared: Shared::new(
-                State::new(rings.len() + 1, byte_budget.clone(), active_workers),
-                rings,
-                slab_sizes,
-            ),
-            byte_budget,
+            memory: Memory::new(&shared, &options, byte_budget),
+            shared,
             factory,
             began: Instant::now(),
             roster: Arc::default(),
             me: Weak::clone(me),
-            pageable: Ring::pageable(kept),
             meters: Arc::default(),
             process: Process::this(),
-            has_warned: AtomicBool::new(false),
             has_lacked: AtomicBool::new(false),
             options,
         })

@@ -48,7 +48,7 @@ pub(crate) trait Factory<B>: Send + Sync {
         &self,
         context: &EpochContext,
         place: Place,
-        memory: &Memory<'_>,
+        memory: &TaskMemory<'_>,
         changes: Changes,
         at: &WorkerStatus,
     ) -> MadeAlone<B>;
@@ -94,7 +94,7 @@ pub(crate) trait Factory<B>: Send + Sync {
 }
 
 /// Where a task lies that one thread makes from end to end.
-pub(crate) struct Memory<'a> {
+pub(crate) struct TaskMemory<'a> {
     /// Gives it so many bytes; `None`: there is no such memory. (A task that is made again asks again.)
     pub(crate) slab: &'a dyn Fn(usize) -> Option<Piece>,
     /// What is left to the device.

@@ -284,11 +284,11 @@ impl<B: Batch> Pipeline<B> {
     ) -> Result<Made<B>> {
         match outcome {
             SendOutcome::Sent => {
-                self.makes_room();
+                self.memory.makes_room();
                 Ok(Made::Sent)
             }
             SendOutcome::Decodes(undecoded) => {
-                self.makes_room();
+                self.memory.makes_room();
                 Ok(self.decode(queue, (context, task), undecoded, sender))
             }
             SendOutcome::NotNow(made) => Ok(Made::Here(made)),

@@ -1,6 +1,6 @@
 //! Room for bytes in flight, where several devices share a limit: what one of them waits for, another gives back.
 
-use super::pipeline::Pipeline;
+use super::Memory;
 use crate::device::{ByteBudget, Coming, Device};
 use crate::pipeline::plan::options::Options;
 use crate::sync::Arc;
@@ -14,7 +14,7 @@ pub(crate) fn limited(options: &[Options]) -> Option<Arc<ByteBudget>> {
     Some(ByteBudget::new(limit, rings.collect()))
 }
 
-impl<B: 'static> Pipeline<B> {
+impl<B: 'static> Memory<B> {
     /// A batch is on its way to its device: when its copy ends, there is room.
     pub(crate) fn makes_room(&self) {
         if let Some(byte_budget) = &self.byte_budget {
@@ -23,12 +23,12 @@ impl<B: 'static> Pipeline<B> {
     }
 
     /// Lets slabs come home whose copies to other devices have ended. Their own pin threads may have nothing to do.
-    pub(crate) fn settle_others(&self, device: usize) {
+    pub(super) fn settle_others(&self, device: usize) {
         self.others(device).for_each(|other| other.inner.settle());
     }
 
     /// A copy to another device that makes room when it ends.
-    pub(crate) fn coming_elsewhere(&self, device: usize) -> Coming {
+    pub(super) fn coming_elsewhere(&self, device: usize) -> Coming {
         let coming = self
             .others(device)
             .map(|other| other.inner.coming_home(None));
