@@ -442,5 +442,5 @@ fn every_test_is_watched() {
         );
         seen += usize::from(line);
     }
-    assert!(seen > 40, "{seen}");
+    assert!(seen > 10, "{seen}");
 }
