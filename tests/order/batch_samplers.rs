@@ -435,7 +435,8 @@ fn ready_made_samplers_are_told_apart() {
 /// The table that `fixtures/batch_samplers.py` made with PyTorch.
 #[test]
 fn batches_are_pytorchs() {
-    let table: Value = serde_json::from_str(include_str!("../fixtures/batch_samplers.json")).unwrap();
+    let table: Value =
+        serde_json::from_str(include_str!("../fixtures/batch_samplers.json")).unwrap();
     let list = |value: &Value| -> Vec<u64> {
         let list = value.as_array().unwrap().iter();
         list.map(|number| number.as_u64().unwrap()).collect()
