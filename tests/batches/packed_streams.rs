@@ -355,7 +355,7 @@ fn a_broken_document_is_an_error_of_its_own() {
         });
         lines.map(|number, _| match number {
             5 => Err(Temporary::new("503").into()),
-            10 => std::panic::resume_unwind(Box::new("no tokeniser")),
+            10 => watch::provoked("no tokeniser"),
             number => Ok(document(number, 3)),
         })
     };
@@ -445,7 +445,7 @@ impl StreamSource for Corpus {
         let index = item % 1_000;
         match index % 22 {
             8 => return Err(format!("no {index}").into()),
-            19 => std::panic::resume_unwind(Box::new(format!("no {index}"))),
+            19 => watch::provoked(format!("no {index}")),
             _ => {}
         }
         let mut document = document(item, self.lengths[index as usize]);

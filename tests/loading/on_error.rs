@@ -50,7 +50,7 @@ impl Sample for Late {
         row.write(&plan.0, &[self.index])?;
         match self.fails {
             Some(Way::Fill) => Err(CollateError::Load("it cannot be decoded".into())),
-            Some(Way::FillPanics) => panic!("it cannot be decoded at all"),
+            Some(Way::FillPanics) => watch::provoked("it cannot be decoded at all"),
             _ => row.write(&plan.1, &[self.drawn]),
         }
     }
@@ -69,7 +69,7 @@ fn samples(way: Way) -> impl Dataset<Sample = Late> {
         let fails = is_bad(index).then_some(way);
         match fails {
             Some(Way::Get) => return Err("it is broken".into()),
-            Some(Way::Panic) => panic!("it is broken beyond repair"),
+            Some(Way::Panic) => watch::provoked("it is broken beyond repair"),
             _ => {}
         }
         Ok(Late {

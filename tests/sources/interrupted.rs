@@ -6,7 +6,7 @@
 #![allow(clippy::disallowed_methods)] // threads of one line need no names
 #![allow(clippy::mem_forget)] // an epoch that was leaked is what is tested
 
-use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::task::Poll;
@@ -241,7 +241,7 @@ fn left_in_all_ways<S: StreamSource<Sample = i64>>(
                 let mut epoch = loader.epoch(0);
                 until_there(&mut epoch, &there);
                 if panics {
-                    resume_unwind(Box::new("the step panics"));
+                    watch::provoked("the step panics");
                 }
             });
             assert_eq!(catch_unwind(left).is_err(), panics);

@@ -357,7 +357,7 @@ fn a_stream_that_panics_ends_with_that() {
     for workers in WORKERS {
         let source = stream::from_fn(|_, _| {
             Ok((0..9i64).map(|number| match number {
-                5 => std::panic::resume_unwind(Box::new("no item 5")),
+                5 => watch::provoked("no item 5"),
                 number => Ok(number),
             }))
         });
@@ -1077,7 +1077,7 @@ fn items_and_streams_may_panic_when_they_are_dropped() {
     impl Drop for Fragile {
         fn drop(&mut self) {
             if !std::thread::panicking() {
-                std::panic::resume_unwind(Box::new("dropped"));
+                watch::provoked("dropped");
             }
         }
     }
