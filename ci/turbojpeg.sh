@@ -4,5 +4,5 @@
 
 jpeg_tools || skip_all "cmake or nasm are missing"
 run cargo test --features turbojpeg,nvjpeg --lib -- image # what a device draws is compared with it
-run cargo test --features turbojpeg --test image_folder --test image_formats --test image_bombs
+run cargo test --features turbojpeg --test images --test allocations
 run cargo test --features turbojpeg,nvjpeg --test decoding

@@ -1,4 +1,5 @@
-//! The source's own order: who may import whom, where cudarc is named, and what shows an example.
+//! The source's own order: who may import whom, where cudarc is named, what shows an example, and that `tests/README.md` says which test
+//! is where.
 //!
 //! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
 //! layers are the table in docs/ARCHITECTURE.md, and so are the floors within a large module. `image` imports what a program can, which `public_image.rs` holds it to.
@@ -413,30 +414,191 @@ fn is_test(path: &Path) -> bool {
         .any(|name| name == "tests" || name == "tests.rs")
 }
 
+/// The files with tests, as paths below `tests/`: those beside the README, and those of folders that are compiled.
+fn tests() -> Vec<PathBuf> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    let inside = |folder: &Path| {
+        let entries = fs::read_dir(folder).unwrap();
+        entries.map(|entry| entry.unwrap().path())
+    };
+    let (folders, mut files): (Vec<_>, Vec<_>) = inside(&root).partition(|path| path.is_dir());
+    files.extend(folders.iter().flat_map(|folder| inside(folder)));
+    files.retain(|path| path.extension().is_some_and(|found| found == "rs"));
+    let below = files.iter().map(|path| path.strip_prefix(&root).unwrap());
+    let tests = below.filter(|path| !path.starts_with("watch"));
+    tests.map(Path::to_owned).collect()
+}
+
+fn test_text(path: impl AsRef<Path>) -> Option<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    fs::read_to_string(root.join(path)).ok()
+}
+
 /// A hang is a failure: every binary with tests has the watch of `tests/watch`, which names the test that hangs.
 #[test]
 fn every_test_is_watched() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let tests = fs::read_dir(root.join("tests")).unwrap();
-    let roots = tests.flat_map(|entry| {
-        let path = entry.unwrap().path();
-        [path.join("main.rs"), path]
-    });
-    let roots = roots.filter(|path| path.extension().is_some_and(|found| found == "rs"));
+    let has_watch = |text: &str| text.contains("\n#[macro_use]\nextern crate watch;\n");
     let mut seen = 0;
-    for path in roots.chain([root.join("src/lib.rs")]) {
-        let Ok(text) = fs::read_to_string(&path) else {
-            continue; // a folder without tests of its own
-        };
-        let line = text.contains("\n#[macro_use]\nextern crate watch;\n");
+    for path in tests() {
+        let text = test_text(&path).unwrap();
+        let folder = path.parent().unwrap();
+        let is_root = path.ends_with("main.rs") || folder.as_os_str().is_empty();
+        if !is_root {
+            // Its root has the line, for all files of the binary.
+            assert!(!has_watch(&text), "{}: it is in main.rs", path.display());
+            continue;
+        }
         let by_hand = text.contains("watch::on(");
-        let has_tests = !path.ends_with("public_image.rs"); // compiling it is the test
+        let has_tests = path != Path::new("public_image.rs"); // compiling it is the test
         assert!(
-            line || by_hand || !has_tests,
+            has_watch(&text) || by_hand || !has_tests,
             "{}: extern crate watch;",
             path.display()
         );
-        seen += usize::from(line);
+        seen += 1;
     }
-    assert!(seen > 40, "{seen}");
+    assert!(seen > 10, "{seen}");
+    let lib = fs::read_to_string(root.join("src/lib.rs")).unwrap();
+    assert!(has_watch(&lib), "src/lib.rs");
+}
+
+/// A file that its `main.rs` does not name is compiled nowhere, and its tests never run.
+#[test]
+fn every_file_of_a_group_is_a_module() {
+    for path in tests() {
+        let Some(main) = test_text(path.with_file_name("main.rs")) else {
+            continue;
+        };
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        let is_named = main.split(|c: char| !c.is_alphanumeric() && c != '_');
+        let is_named = is_named.into_iter().any(|word| word == name);
+        assert!(is_named || name == "main", "{}", path.display());
+    }
+}
+
+/// The folders that the columns of tests/README.md leave out.
+const COLUMNS: [(&str, &str); 7] = [
+    ("tests", ""),
+    ("properties", ""),
+    ("programs", "programs/"),
+    ("hostile", "hostile/"),
+    ("conformance", "conformance/"),
+    ("schedules", "shuttle/"),
+    ("GPU", ""),
+];
+
+/// A row of that page: the words in code font, and the files with their columns.
+struct IndexRow {
+    words: Vec<String>,
+    files: Vec<(&'static str, PathBuf)>,
+}
+
+fn index(text: &str) -> Vec<IndexRow> {
+    let cells = |line: &str| -> Vec<String> {
+        let cells = line.trim_matches('|').split('|');
+        cells.map(|cell| cell.trim().to_owned()).collect()
+    };
+    let titles: Vec<&str> = COLUMNS.iter().map(|column| column.0).collect();
+    let mut rows = Vec::new();
+    let mut is_index = false;
+    for line in text.lines() {
+        let cells = cells(line);
+        let (subject, columns) = cells.split_first().unwrap();
+        if !line.starts_with('|') || columns.len() != COLUMNS.len() {
+            is_index = false;
+        } else if columns == titles {
+            is_index = true;
+        } else if is_index && subject != "---" {
+            let words = subject.split('`').skip(1).step_by(2);
+            let files = columns
+                .iter()
+                .zip(COLUMNS)
+                .flat_map(|(cell, (column, folder))| {
+                    let names = cell.split(", ").filter(|name| !name.is_empty());
+                    names.map(move |name| (column, PathBuf::from(format!("{folder}{name}.rs"))))
+                });
+            rows.push(IndexRow {
+                words: words.map(str::to_owned).collect(),
+                files: files.collect(),
+            });
+        }
+    }
+    rows
+}
+
+/// Whether the word stands there, and not as a part of another.
+fn has_word(text: &str, word: &str) -> bool {
+    let is_part = |c: char| c.is_alphanumeric() || c == '_';
+    text.match_indices(word).any(|(start, _)| {
+        !text[..start].ends_with(is_part) && !text[start + word.len()..].starts_with(is_part)
+    })
+}
+
+#[test]
+fn the_index_of_tests_names_files_that_test_it() {
+    let text = test_text("README.md").unwrap();
+    let rows = index(&text);
+    assert!(rows.len() > 50, "{}", rows.len());
+    let mut named: BTreeSet<PathBuf> = BTreeSet::new();
+    for row in &rows {
+        assert!(!row.files.is_empty(), "{:?}: no file tests it", row.words);
+        for (column, path) in &row.files {
+            let test = test_text(path);
+            let test = test.unwrap_or_else(|| panic!("{}: there is no such file", path.display()));
+            assert!(
+                row.words.iter().any(|word| has_word(&test, word)),
+                "{} has none of {:?}",
+                path.display(),
+                row.words
+            );
+            assert!(
+                *column != "properties" || test.contains("proptest!"),
+                "{} has no properties",
+                path.display()
+            );
+            named.insert(path.clone());
+        }
+    }
+    let beside: BTreeSet<&str> = text.split('`').skip(1).step_by(2).collect();
+    for path in tests() {
+        let is_part = path.ends_with("main.rs") || path.starts_with("ui");
+        let is_named = named.contains(&path) || beside.contains(path.to_str().unwrap());
+        assert!(
+            is_named || is_part,
+            "{} is not in tests/README.md",
+            path.display()
+        );
+    }
+}
+
+#[test]
+fn the_index_of_tests_has_every_option() {
+    let rows = index(&test_text("README.md").unwrap());
+    let words: BTreeSet<&str> = rows
+        .iter()
+        .flat_map(|row| &row.words)
+        .map(String::as_str)
+        .collect();
+    let files = sources();
+    let builders = files.iter().filter(|file| {
+        let is_builder =
+            file.path.starts_with("loader/builder") || file.path.ends_with("stream.rs");
+        file.module == "loader" && (is_builder || file.path.ends_with("builder.rs"))
+    });
+    let mut seen = 0;
+    for file in builders {
+        for (line, code) in file.code() {
+            let Some(method) = code.strip_prefix("    pub fn ") else {
+                continue;
+            };
+            let option = method.split(['(', '<']).next().unwrap();
+            if method.contains("(mut self") || option == "collate_fn" {
+                let path = file.path.display();
+                assert!(words.contains(option), "{path}:{line}: no row for {option}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 30, "{seen}");
 }

@@ -1,4 +1,6 @@
-//! The watch on the tests themselves: one that hangs is a failure, which says what hangs.
+//! The watch on the tests themselves: one that hangs is a failure, which says what hangs; a panic that a test provokes is none.
+//!
+//! They have a process of their own, as they start it again, and let it hang.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 
@@ -6,12 +8,14 @@
 extern crate watch;
 
 use std::env;
+use std::panic::catch_unwind;
 use std::process::Command;
 use std::sync::mpsc;
 
 use pinfeed::{DataLoader, from_fn};
 
 const HANG: &str = "PINFEED_TEST_HANGS";
+const PROVOKE: &str = "PINFEED_TEST_PROVOKES";
 
 /// In the process that the next test starts, a sample waits for ever, and so does the test.
 #[test]
@@ -41,6 +45,31 @@ fn a_hang_is_a_failure_that_names_test_and_threads() {
     if cfg!(target_os = "linux") {
         assert!(said.contains("pinfeed-worker-"), "{said}");
     }
+}
+
+/// In the process that the next test starts, one panic is provoked, and another is not.
+#[test]
+fn a_test_that_panics() {
+    let payload = catch_unwind(|| watch::provoked("on purpose")).unwrap_err();
+    assert_eq!(payload.downcast_ref(), Some(&"on purpose"));
+    let payload = catch_unwind(|| watch::provoked(format!("{} purpose", "on"))).unwrap_err();
+    assert_eq!(*payload.downcast::<String>().unwrap(), "on purpose");
+    assert!(env::var_os(PROVOKE).is_none(), "a failure");
+}
+
+#[test]
+#[cfg(not(miri))] // it starts a process
+fn a_provoked_panic_prints_nothing_and_a_failure_is_printed() {
+    let ended = Command::new(env::current_exe().unwrap())
+        .args(["--exact", "a_test_that_panics", "--nocapture"])
+        .env(PROVOKE, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8(ended.stderr).unwrap();
+    assert!(!ended.status.success(), "{said}");
+    assert_eq!(said.matches("panicked at").count(), 1, "{said}");
+    assert!(said.contains("a failure"), "{said}");
+    assert!(!said.contains("on purpose"), "{said}");
 }
 
 /// A failure is one as ever, and so is a test that returns an error.

@@ -159,7 +159,9 @@ fn an_epoch_whose_lists_fail_is_in_nobodys_way(backend: &Backend) {
 
     impl BatchSampler for Fails {
         fn batches(&self, epoch: u64) -> Batches {
-            assert_ne!(epoch, 1, "no lists for this one");
+            if epoch == 1 {
+                watch::provoked("no lists for this one");
+            }
             sampler().batches(epoch)
         }
     }

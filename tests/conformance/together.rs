@@ -215,7 +215,9 @@ impl Batch for Moody {
     type OnDevice = MoodyThere;
 
     fn tensors(&self, visit: &mut Tensors<'_>) {
-        assert!(self.rows.as_slice()[0] % 200 != 40, "it shows nothing");
+        if self.rows.as_slice()[0] % 200 == 40 {
+            watch::provoked("it shows nothing");
+        }
         visit.add(&self.rows);
     }
 
@@ -226,7 +228,9 @@ impl Batch for Moody {
     }
 
     fn upload(self, upload: &mut Upload) -> MoodyThere {
-        assert!(self.rows.as_slice()[0] % 200 != 120, "it does not go");
+        if self.rows.as_slice()[0] % 200 == 120 {
+            watch::provoked("it does not go");
+        }
         MoodyThere(upload.tensor(self.rows))
     }
 }

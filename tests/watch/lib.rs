@@ -8,9 +8,13 @@
 //! ```
 //!
 //! Whoever runs tests without the attribute calls [`on`].
+//!
+//! And [`provoked`], a panic that a test provokes and the library catches: it is no failure, so it prints nothing.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::panic::resume_unwind;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::thread::{Builder, JoinHandle};
@@ -61,6 +65,14 @@ pub fn on(test: impl Into<String>) -> Watch {
         alive: Some(alive),
         thread: Some(thread.unwrap_or_else(|error| panic!("no thread for the watch: {error}"))),
     }
+}
+
+/// Panics as `panic!(message)` does, but without its line on standard error, which a reader of the log takes for a failure. The payload is
+/// the same: `&'static str` for a literal, `String` for `format!(..)`.
+///
+/// It is for what the code under test has to catch. No panic hook is changed, so every other panic is printed as ever.
+pub fn provoked(message: impl Any + Send) -> ! {
+    resume_unwind(Box::new(message))
 }
 
 impl Drop for Watch {

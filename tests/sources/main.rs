@@ -1,0 +1,17 @@
+//! Where samples come from: data sets, tables, streams, files of lines, and requests that are made ahead.
+
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
+
+#[macro_use]
+extern crate watch;
+
+mod datasets;
+mod get_many;
+mod interrupted;
+mod lines;
+mod lookahead;
+mod staged;
+mod staged_async;
+mod staged_hanging;
+mod streams;
+mod tables;
