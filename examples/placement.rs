@@ -50,7 +50,7 @@ fn run(mut options: args::Options) -> Result<(), BoxError> {
     println!("{}, {}", device.info()?.name, node_of(&device));
     println!("{}", own("Cpus_allowed_list").unwrap_or_default());
     let affinities = [
-        Some(Affinity::None),
+        Some(Affinity::Anywhere),
         Some(Affinity::Device),
         cores.map(Affinity::Cores),
     ];

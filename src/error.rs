@@ -56,7 +56,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// `build()` refused an option, or a combination of options.
-    Option {
+    InvalidOption {
         /// The builder's method.
         option: &'static str,
         /// Why the value is invalid, and what would be valid.
@@ -320,7 +320,7 @@ impl From<ShapeError> for Error {
 impl Error {
     /// Makes the error for a builder's option.
     pub(crate) fn option(option: &'static str, reason: impl Into<String>) -> Error {
-        Error::Option {
+        Error::InvalidOption {
             option,
             reason: reason.into(),
         }

@@ -273,7 +273,7 @@ fn what_makes_no_sense_is_refused() {
         assert!(
             matches!(
                 &error,
-                Error::Option {
+                Error::InvalidOption {
                     option: "affinity",
                     ..
                 }

@@ -103,7 +103,7 @@ fn nothing_is_an_epoch_without_batches() {
 #[test]
 fn options_of_streams_that_make_no_sense_are_refused_by_name() {
     let said = |built: Result<_>| match built {
-        Err(Error::Option { option, reason }) => format!("{option} {reason}"),
+        Err(Error::InvalidOption { option, reason }) => format!("{option} {reason}"),
         Err(error) => panic!("{error}"),
         Ok::<pinfeed::loader::StreamLoader<Tensor<i64>>, _>(_) => "it was built".into(),
     };
@@ -115,7 +115,7 @@ fn options_of_streams_that_make_no_sense_are_refused_by_name() {
         said(stream().num_workers(2).timeout(Duration::ZERO).build()),
         said(stream().timeout(Duration::from_secs(1)).build()),
         said(stream().strict_pinning(true).build()),
-        said(stream().max_batch_bytes(1).build()),
+        said(stream().min_slab_bytes(1).build()),
     ];
     let expected = [
         "batch_size is 0: a batch has at least one sample",
@@ -124,7 +124,7 @@ fn options_of_streams_that_make_no_sense_are_refused_by_name() {
         "timeout is 0: ",
         "timeout needs workers: ",
         "strict_pinning needs pin_memory(&device)",
-        "max_batch_bytes needs pin_memory(&device)",
+        "min_slab_bytes needs pin_memory(&device)",
     ];
     for (told, expected) in told.iter().zip(expected) {
         assert!(told.starts_with(expected), "{told}");
@@ -392,7 +392,7 @@ fn ranks_that_disagree_have_other_states() {
         assert!(
             matches!(
                 error,
-                Error::Option {
+                Error::InvalidOption {
                     option: "world",
                     ..
                 }
@@ -683,11 +683,11 @@ fn lists_that_do_not_fit_are_refused() {
     let (device, backwards) = (Device::cpu(), || (0..MANY).rev());
     let documents = || vec![vec![1u32]];
     let with_slabs = |bytes| {
-        let loader = DataLoader::builder(numbers(8)).max_batch_bytes(bytes);
+        let loader = DataLoader::builder(numbers(8)).min_slab_bytes(bytes);
         loader.pin_memory(&device).build().err()
     };
     let streamed_with_slabs = |bytes| {
-        let loader = DataLoader::stream(streamed(8)).max_batch_bytes(bytes);
+        let loader = DataLoader::stream(streamed(8)).min_slab_bytes(bytes);
         loader.pin_memory(&device).build().err()
     };
     assert!(with_slabs(4096).is_none() && streamed_with_slabs(4096).is_none());
@@ -724,14 +724,14 @@ fn lists_that_do_not_fit_are_refused() {
         ("buffers", DeviceBuffers::new(&device, 1 << 40).err()),
         ("buffers", DeviceBuffers::new(&device, 1 << 59).err()),
         ("buffers", DeviceBuffers::new(&device, usize::MAX).err()),
-        ("max_batch_bytes", with_slabs(1 << 45)),
-        ("max_batch_bytes", with_slabs(usize::MAX)),
-        ("max_batch_bytes", streamed_with_slabs(usize::MAX)),
+        ("min_slab_bytes", with_slabs(1 << 45)),
+        ("min_slab_bytes", with_slabs(usize::MAX)),
+        ("min_slab_bytes", streamed_with_slabs(usize::MAX)),
     ];
     for (says, error) in refused {
         let error = error.unwrap();
         let text = error.to_string();
-        assert!(matches!(error, Error::Option { .. }), "{text}");
+        assert!(matches!(error, Error::InvalidOption { .. }), "{text}");
         assert!(text.contains(says) && text.contains("bytes"), "{text}");
     }
 }

@@ -22,7 +22,7 @@ struct Options {
     pin: bool,
     strict: bool,
     by_copy: bool,
-    max_batch_bytes: Option<usize>,
+    min_slab_bytes: Option<usize>,
 }
 
 impl Options {
@@ -44,8 +44,8 @@ impl Options {
         if self.pin {
             builder = builder.pin_memory(device);
         }
-        if let Some(bytes) = self.max_batch_bytes {
-            builder = builder.max_batch_bytes(bytes);
+        if let Some(bytes) = self.min_slab_bytes {
+            builder = builder.min_slab_bytes(bytes);
         }
         builder.build()
     }
@@ -61,10 +61,7 @@ impl Options {
             ("sampler", self.sampler && self.shuffle),
             ("strict_pinning", self.strict && !self.pin),
             ("pin_by_copy", self.by_copy && !self.pin),
-            (
-                "max_batch_bytes",
-                self.max_batch_bytes.is_some() && !self.pin,
-            ),
+            ("min_slab_bytes", self.min_slab_bytes.is_some() && !self.pin),
         ];
         let faults = faults.into_iter().filter(|(_, is_fault)| *is_fault);
         faults.map(|(option, _)| option).collect()
@@ -82,7 +79,7 @@ impl Options {
             pin: false,
             strict: false,
             by_copy: false,
-            max_batch_bytes: None,
+            min_slab_bytes: None,
         }];
         let vary = |all: &mut Vec<Options>, ways: &[fn(&mut Options)]| {
             let before = all.clone();
@@ -106,7 +103,7 @@ impl Options {
         vary(&mut all, &[|o| o.pin = true]);
         vary(&mut all, &[|o| o.strict = true]);
         vary(&mut all, &[|o| o.by_copy = true]);
-        vary(&mut all, &[|o| o.max_batch_bytes = Some(5_000)]);
+        vary(&mut all, &[|o| o.min_slab_bytes = Some(5_000)]);
         all
     }
 }
@@ -137,7 +134,7 @@ fn every_combination_is_built_or_refused_by_name() {
                 );
                 assert!(!options.strict || batches.iter().all(Tensor::is_pinned));
             }
-            Err(Error::Option { option, reason }) => {
+            Err(Error::InvalidOption { option, reason }) => {
                 assert!(faults.contains(&option), "{options:?}: `{option}` {reason}");
                 refused.insert((option, reason));
             }
@@ -154,7 +151,7 @@ fn every_combination_is_built_or_refused_by_name() {
         refused,
         [
             ("batch_size", "is 0: a batch has at least one sample"),
-            ("max_batch_bytes", "needs pin_memory(&device)"),
+            ("min_slab_bytes", "needs pin_memory(&device)"),
             ("pin_by_copy", "needs pin_memory(&device)"),
             (
                 "prefetch",
@@ -190,7 +187,7 @@ fn more_workers_than_have_stacks_are_refused() {
         assert!(
             matches!(
                 error,
-                Error::Option {
+                Error::InvalidOption {
                     option: "num_workers",
                     ..
                 }

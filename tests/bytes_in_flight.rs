@@ -347,7 +347,7 @@ fn what_makes_no_sense_is_refused() {
         .build::<Tensor<i64>>();
     let alone = loader().max_bytes_in_flight(9).build::<Tensor<i64>>();
     for refused in [zero.unwrap_err(), alone.unwrap_err()] {
-        assert!(matches!(refused, Error::Option { .. }), "{refused}");
+        assert!(matches!(refused, Error::InvalidOption { .. }), "{refused}");
         assert!(
             refused.to_string().contains("max_bytes_in_flight"),
             "{refused}"

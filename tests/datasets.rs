@@ -91,7 +91,7 @@ fn all<D: Dataset>(dataset: &D) -> Vec<D::Sample> {
 
 fn reason<T: std::fmt::Debug>(refused: Result<T, Error>) -> String {
     match refused {
-        Err(Error::Option { option, reason }) => format!("{option}: {reason}"),
+        Err(Error::InvalidOption { option, reason }) => format!("{option}: {reason}"),
         other => panic!("{other:?}"),
     }
 }

@@ -282,7 +282,7 @@ fn few_documents_are_packed_too() {
 fn rows_that_cannot_be_are_refused() {
     for n in [0, 1 << 31, usize::MAX] {
         let error = streamed(&[1]).pack(n).unwrap_err();
-        assert!(matches!(error, Error::Option { option: "pack", .. }));
+        assert!(matches!(error, Error::InvalidOption { option: "pack", .. }));
         assert!(error.to_string().contains("1 to 2³¹ - 1 tokens"), "{error}");
     }
     assert!(streamed(&[1]).pack((1 << 31) - 1).is_ok());

@@ -446,7 +446,7 @@ fn epochs_and_seeds_have_their_own_orders() {
 #[test]
 fn weights_that_nothing_can_be_drawn_by_are_refused() {
     let refused = |weights: &[f64]| match WeightedRandomSampler::new(weights, 3, 7) {
-        Err(Error::Option { option, reason }) => {
+        Err(Error::InvalidOption { option, reason }) => {
             assert_eq!(option, "WeightedRandomSampler::new");
             reason
         }

@@ -617,7 +617,7 @@ fn sources_are_mixed_in_proportion() {
         let sources = bad.iter().map(|weight| (numbers(1), *weight));
         assert!(matches!(
             stream::mix(sources),
-            Err(Error::Option { option: "mix", .. })
+            Err(Error::InvalidOption { option: "mix", .. })
         ));
     }
 }

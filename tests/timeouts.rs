@@ -762,7 +762,7 @@ fn slabs_that_hang_are_missed() {
 
 fn option_of(error: Error) -> String {
     match error {
-        Error::Option { option, reason } => format!("{option} {reason}"),
+        Error::InvalidOption { option, reason } => format!("{option} {reason}"),
         other => panic!("{other}"),
     }
 }

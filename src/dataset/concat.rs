@@ -41,7 +41,7 @@ impl<D: Dataset> ConcatDataset<D> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there is no data set, or if they have more than 2⁶⁴ samples.
+    /// [`Error::InvalidOption`] if there is no data set, or if they have more than 2⁶⁴ samples.
     pub fn new(datasets: Vec<D>) -> Result<ConcatDataset<D>> {
         let refused = |reason| Err(Error::option("ConcatDataset::new", reason));
         if datasets.is_empty() {

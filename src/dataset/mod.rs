@@ -267,7 +267,7 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if one is longer: nothing is left out unasked. A
+    /// [`Error::InvalidOption`] if one is longer: nothing is left out unasked. A
     /// [`Subset`] makes it shorter.
     ///
     /// # Examples

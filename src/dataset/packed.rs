@@ -104,7 +104,7 @@ impl<D: Dataset<Sample: Document>> Packed<D> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there are not as many lengths as documents, if `n` is 0 or above 2³¹ - 1, or if the lengths'
+    /// [`Error::InvalidOption`] if there are not as many lengths as documents, if `n` is 0 or above 2³¹ - 1, or if the lengths'
     /// sum exceeds 2⁶⁴ - 1. A document that has another length than was given is an error of the rows that it is in.
     pub fn new(documents: D, lengths: &[u64], n: usize, packing: Packing) -> Result<Packed<D>> {
         let refused = |reason: String| Error::option("Packed::new", reason);

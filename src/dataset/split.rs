@@ -17,7 +17,7 @@ use crate::system::room::{NoRoom, check_room, list_of};
 ///
 /// # Errors
 ///
-/// [`Error::Option`] if lengths do not sum to the number of samples, if a fraction is not between 0 and 1, if the
+/// [`Error::InvalidOption`] if lengths do not sum to the number of samples, if a fraction is not between 0 and 1, if the
 /// fractions' sum is off 1 by more than 10⁻⁹, or if the indices exceed the memory that the process may use.
 ///
 /// # Examples

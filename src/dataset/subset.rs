@@ -44,7 +44,7 @@ impl<D: Dataset> Subset<D> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if an index is not below the data set's length (a data set that becomes shorter later makes
+    /// [`Error::InvalidOption`] if an index is not below the data set's length (a data set that becomes shorter later makes
     /// errors of the batches that need what is gone), or if the list exceeds the memory that the process may use.
     pub fn new(dataset: D, indices: impl IntoIterator<Item = u64>) -> Result<Subset<D>> {
         let refused = |reason| Error::option("Subset::new", reason);

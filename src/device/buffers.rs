@@ -226,7 +226,7 @@ impl DeviceBuffers {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
+    /// [`Error::InvalidOption`] if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
     pub fn new(device: &Device, count: usize) -> Result<DeviceBuffers> {
         if count == 0 {
             return Err(Error::option(

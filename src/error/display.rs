@@ -11,7 +11,7 @@ use super::{Error, Interrupted, Misfit, SampleId, Stage, TimedOut};
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Option { option, reason } => write!(f, "`{option}`: {reason}"),
+            Error::InvalidOption { option, reason } => write!(f, "`{option}`: {reason}"),
             Error::Sample(sample, cause) => {
                 sample.say(f, &cause.to_string())?;
                 f.write_str(" failed to load")

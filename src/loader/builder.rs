@@ -68,7 +68,7 @@ pub struct Builder<D, C> {
     pub(super) devices: Vec<Device>,
     strict: bool,
     by_copy: bool,
-    max_batch_bytes: Option<usize>,
+    min_slab_bytes: Option<usize>,
     timeout: Option<Duration>,
     patience: Option<Duration>,
     #[cfg(feature = "nvjpeg")]
@@ -89,7 +89,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             on_empty: None,
             num_workers: Workers::Fixed(0),
             cores: None,
-            affinity: Affinity::None,
+            affinity: Affinity::Anywhere,
             machine: None,
             prefetch: None,
             in_order: true,
@@ -102,7 +102,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             devices: Vec::new(),
             strict: false,
             by_copy: false,
-            max_batch_bytes: None,
+            min_slab_bytes: None,
             timeout: None,
             patience: crate::tuning::WATCHDOG,
             #[cfg(feature = "nvjpeg")]
@@ -341,7 +341,7 @@ impl<D, C> Builder<D, C> {
     /// Batches that take microseconds may share slabs of at most 256 KiB. Such a slab is free when the program has dropped the last of its
     /// batches. If `prefetch` is not set, there may then be up to 35 slabs, which are made in the first epoch.
     ///
-    /// If the size of batches is known beforehand ([`Dataset::sample_bytes`], or [`max_batch_bytes`](Builder::max_batch_bytes)), and they
+    /// If the size of batches is known beforehand ([`Dataset::sample_bytes`], or [`min_slab_bytes`](Builder::min_slab_bytes)), and they
     /// are not large enough to travel in parts, the pin thread makes the slabs as soon as the loader is built, while the program goes on.
     ///
     /// If the program holds all slabs and waits for one more batch, that batch is in pageable memory:
@@ -376,8 +376,8 @@ impl<D, C> Builder<D, C> {
     /// slabs. By default, a slab is as large as the largest batch so far; when batches outgrow all before them a second time, slabs are
     /// made a quarter larger than the batch, if the budget has room. Needs [`pin_memory`](Builder::pin_memory).
     /// [`build`](Builder::build) refuses more than the memory that the process may use.
-    pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
-        self.max_batch_bytes = Some(bytes);
+    pub fn min_slab_bytes(mut self, bytes: usize) -> Self {
+        self.min_slab_bytes = Some(bytes);
         self
     }
 
@@ -530,7 +530,7 @@ impl<D: Dataset, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`](crate::Error::Option) if options make no sense, alone or together, or if there are more workers than the system
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if options make no sense, alone or together, or if there are more workers than the system
     /// has stacks for; [`Error::Thread`](crate::Error::Thread) if the system does not start another thread: those that were started are
     /// ended.
     pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
@@ -634,7 +634,7 @@ impl<D, C> Builder<D, C> {
             devices: self.devices,
             strict: self.strict,
             by_copy: self.by_copy,
-            max_batch_bytes: self.max_batch_bytes,
+            min_slab_bytes: self.min_slab_bytes,
             timeout: self.timeout,
             patience: self.patience,
             #[cfg(feature = "nvjpeg")]

@@ -113,8 +113,8 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         /// Lets the pin thread copy batches, as [`Builder::pin_by_copy`].
         pin_by_copy(by_copy: bool);
 
-        /// Makes every slab at least this large, as [`Builder::max_batch_bytes`].
-        max_batch_bytes(bytes: usize);
+        /// Makes every slab at least this large, as [`Builder::min_slab_bytes`].
+        min_slab_bytes(bytes: usize);
 
         /// Makes a sample that takes longer than this an error, as [`Builder::timeout`]. It holds for pulling one item, too: a stream that
         /// gives none for longer ends with this error. Filling a buffer, packing a row, or skipping items may take longer, if each item of
@@ -175,7 +175,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
     ///
     /// # Errors
     ///
-    /// As [`Builder::build`]; and [`Error::Option`] for [`OnError::Replace`], and for several devices.
+    /// As [`Builder::build`]; and [`Error::InvalidOption`] for [`OnError::Replace`], and for several devices.
     pub fn build<B: Batch>(self) -> Result<StreamLoader<B>>
     where
         C: Collate<S::Sample, Batch = B>,

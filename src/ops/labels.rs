@@ -29,7 +29,7 @@ impl DeviceTensor<i64> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the tensor has another shape, there is no class, or `label_smoothing` is not from 0 to 1;
+    /// [`Error::InvalidOption`] if the tensor has another shape, there is no class, or `label_smoothing` is not from 0 to 1;
     /// [`Error::DeviceBudget`] if live device tensors leave no room for the result, [`Error::WrongThread`] if a write
     /// loan on another thread's default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0
     /// (Pascal and older), [`Error::Device`] if the device failed.

@@ -102,7 +102,7 @@ impl DeviceTensor<u8> {
     ///
     /// # Errors
     ///
-    /// The tensor is consumed even on an error. [`Error::Option`] if it has another shape, [`Error::DeviceBudget`] if
+    /// The tensor is consumed even on an error. [`Error::InvalidOption`] if it has another shape, [`Error::DeviceBudget`] if
     /// live device tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's
     /// default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older),
     /// [`Error::Device`] if the device failed.
@@ -124,7 +124,7 @@ impl DeviceTensor<u8> {
     ///
     /// # Errors
     ///
-    /// As [`normalize`](DeviceTensor::normalize), and [`Error::Option`] if `mix` is CutMix for pictures of another size.
+    /// As [`normalize`](DeviceTensor::normalize), and [`Error::InvalidOption`] if `mix` is CutMix for pictures of another size.
     ///
     /// # Examples
     ///

@@ -36,7 +36,7 @@ impl FixedBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may use.
+    /// [`Error::InvalidOption`] if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may use.
     pub fn new(sampler: impl Sampler, batch_size: usize) -> Result<FixedBatchSampler> {
         check_batch_size("FixedBatchSampler::new", batch_size)?;
         check_lists("FixedBatchSampler::new", sampler.len(), 1)?;

@@ -53,7 +53,7 @@ impl GroupedBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`](crate::Error::Option) if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may
     /// use.
     pub fn new<K: Hash + Eq>(
         keys: impl IntoIterator<Item = K>,

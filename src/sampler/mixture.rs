@@ -72,7 +72,7 @@ impl MixtureSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there are not as many weights as lengths, or none; if a weight is negative, infinite or not
+    /// [`Error::InvalidOption`] if there are not as many weights as lengths, or none; if a weight is negative, infinite or not
     /// a number, or all are 0; if a data set without samples has a weight; or if the lengths' sum is beyond `u64`.
     ///
     /// # Panics

@@ -43,7 +43,7 @@ impl SubsetRandomSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the list exceeds the memory that the process may use.
+    /// [`Error::InvalidOption`] if the list exceeds the memory that the process may use.
     pub fn new(indices: impl IntoIterator<Item = u64>, seed: u64) -> Result<SubsetRandomSampler> {
         let indices = indices.into_iter();
         let indices = Indices::new(indices.size_hint().0, indices).map_err(|no_room| {

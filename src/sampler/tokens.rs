@@ -65,7 +65,7 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a single sample is longer than the budget (it says which), or if the lists of an epoch exceed the memory that
+    /// [`Error::InvalidOption`] if a single sample is longer than the budget (it says which), or if the lists of an epoch exceed the memory that
     /// the process may use.
     pub fn new(
         lengths: impl IntoIterator<Item = u32>,
@@ -114,7 +114,7 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a single sample is longer than the budget then; it says which.
+    /// [`Error::InvalidOption`] if a single sample is longer than the budget then; it says which.
     ///
     /// # Examples
     ///
@@ -145,7 +145,7 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if it is 0.
+    /// [`Error::InvalidOption`] if it is 0.
     pub fn window(self, samples: usize) -> Result<TokenBatchSampler> {
         at_least_one("TokenBatchSampler::window", samples)?;
         Ok(TokenBatchSampler {
@@ -158,7 +158,7 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if it is 0.
+    /// [`Error::InvalidOption`] if it is 0.
     pub fn most_rows(self, rows: usize) -> Result<TokenBatchSampler> {
         at_least_one("TokenBatchSampler::most_rows", rows)?;
         Ok(TokenBatchSampler {

@@ -69,7 +69,7 @@ impl WeightedRandomSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there are no weights, if one is negative, infinite or not a number, if all are 0, or if what is made of them
+    /// [`Error::InvalidOption`] if there are no weights, if one is negative, infinite or not a number, if all are 0, or if what is made of them
     /// exceeds the memory that the process may use.
     ///
     /// # Panics
@@ -108,7 +108,7 @@ impl WeightedRandomSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if an epoch has more positions than weights are positive.
+    /// [`Error::InvalidOption`] if an epoch has more positions than weights are positive.
     ///
     /// # Examples
     ///

@@ -15,7 +15,7 @@ use crate::rng::SampleRng;
 ///
 /// # Errors
 ///
-/// [`Error::Option`] if there are no sources, or if a weight is negative, not finite, or so small that none of them is above 0.
+/// [`Error::InvalidOption`] if there are no sources, or if a weight is negative, not finite, or so small that none of them is above 0.
 ///
 /// # Examples
 ///

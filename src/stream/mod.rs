@@ -282,7 +282,7 @@ pub trait StreamSource: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `n` is 0 or above 2³¹ - 1.
+    /// [`Error::InvalidOption`] if `n` is 0 or above 2³¹ - 1.
     ///
     /// # Examples
     ///

@@ -431,7 +431,7 @@ fn nothing_is_page_locked_at_a_boundary(backend: &Backend) {
                 .num_workers(3)
                 .prefetch(prefetch)
                 .pin_memory(device)
-                .max_batch_bytes((batch_size + 1) * (ROW + 256))
+                .min_slab_bytes((batch_size + 1) * (ROW + 256))
                 .build()
                 .unwrap();
             // Of the batches ahead, the consumer's, one that is copied and one on its way.

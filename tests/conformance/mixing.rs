@@ -327,7 +327,7 @@ fn batches_of_a_loader_are_mixed(backend: &Backend) {
 fn what_does_not_fit_is_not_mixed(backend: &Backend) {
     let device = &backend.device;
     let refused = |error: Error, what: &str| {
-        assert!(matches!(error, Error::Option { .. }), "{error}");
+        assert!(matches!(error, Error::InvalidOption { .. }), "{error}");
         assert!(error.to_string().contains(what), "{error}");
     };
     let pictures = |shape: &[usize]| Tensor::<u8>::zeros(shape).to_device(device, true).unwrap();

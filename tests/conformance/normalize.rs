@@ -152,7 +152,7 @@ fn what_is_no_picture_is_not_normalized(backend: &Backend) {
             .to_device(&backend.device, true)
             .unwrap();
         let error = there.normalize::<f32>(&Normalize::IMAGENET).unwrap_err();
-        assert!(matches!(error, Error::Option { .. }), "{error}");
+        assert!(matches!(error, Error::InvalidOption { .. }), "{error}");
         assert!(error.to_string().contains("[n, height, width, 3]"));
     }
 }

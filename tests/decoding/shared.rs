@@ -264,7 +264,7 @@ fn what_is_no_share_is_refused() {
     for wrong in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
         let loader = DataLoader::builder(pictures_without_end(8)).pin_memory(&device);
         match loader.device_share(wrong).build::<Batch>() {
-            Err(error @ Error::Option { .. }) => {
+            Err(error @ Error::InvalidOption { .. }) => {
                 assert!(error.to_string().contains("from 0.0 to 1.0"), "{error}")
             }
             other => panic!("{wrong}: {other:?}"),

@@ -76,7 +76,7 @@ fn batches_of_any_size_come_to_rest() {
                 .pin_memory(&device)
                 .pin_by_copy(by_copy);
             if let Some(bytes) = max {
-                builder = builder.max_batch_bytes(bytes);
+                builder = builder.min_slab_bytes(bytes);
             }
             let loader = builder.collate_fn(collate).build().unwrap();
             let mut made = Vec::new();

@@ -438,7 +438,7 @@ fn a_logger_gives_memory_back() {
             .batch_size(8)
             .num_workers(2)
             .pin_memory(&device)
-            .max_batch_bytes(1 << 16)
+            .min_slab_bytes(1 << 16)
             .build()
             .unwrap();
         let batches = loader.epoch(0).to_device(&device, 1);

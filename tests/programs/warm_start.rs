@@ -30,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .collate_fn(pad)
         .num_workers(2)
         .pin_memory(&device)
-        .max_batch_bytes(BATCH * LONGEST * 8)
+        .min_slab_bytes(BATCH * LONGEST * 8)
         .affinity(Affinity::Device)
         .build()?;
     // The model would be made here. Meanwhile:

@@ -183,7 +183,7 @@ impl ImageFolder {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the list is empty, or some classes are numbers and not all are integers (sorted as names, `10` would come
+    /// [`Error::InvalidOption`] if the list is empty, or some classes are numbers and not all are integers (sorted as names, `10` would come
     /// before `2`); [`Error::DataSet`] if a path is not Unicode, on systems other than Unix.
     ///
     /// # Examples
@@ -280,7 +280,7 @@ impl ImageFolder {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a sample's class is not in `classes`, or a name appears twice.
+    /// [`Error::InvalidOption`] if a sample's class is not in `classes`, or a name appears twice.
     pub fn with_classes<C: Into<String>>(
         self,
         classes: impl IntoIterator<Item = C>,
@@ -404,7 +404,7 @@ impl Dataset for ImageFolder {
 }
 
 fn refused(option: &'static str, reason: impl Into<String>) -> Error {
-    Error::Option {
+    Error::InvalidOption {
         option,
         reason: reason.into(),
     }

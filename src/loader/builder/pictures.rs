@@ -14,7 +14,7 @@ impl<D, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`build`](Builder::build) returns [`Error::Option`] if it is not from 0 to 1.
+    /// [`build`](Builder::build) returns [`Error::InvalidOption`] if it is not from 0 to 1.
     ///
     /// # Examples
     ///
