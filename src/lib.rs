@@ -198,10 +198,10 @@ pub mod sample {
     //! host.
 
     pub use crate::table::DeviceRow;
-    pub use crate::tensor::entry::Entry;
+    pub use crate::tensor::array_element::ArrayElement;
     pub use crate::tensor::filled::Filled;
     pub use crate::tensor::layout::{Field, Layout};
-    pub use crate::tensor::optional::Optional;
+    pub use crate::tensor::nullable::Nullable;
     pub use crate::tensor::row::Row;
     pub use crate::tensor::sample::{Host, Sample};
 }
