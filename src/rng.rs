@@ -62,7 +62,7 @@ impl SampleRng {
 
     /// Makes the generator for a whole batch, the one whose first row is at `position` of the epoch's global order. Use it
     /// for what is drawn once for all of a batch's samples, on the device
-    /// ([`Mixing::draw`](crate::ops::Mixing::draw)). It shares no numbers with any sample.
+    /// ([`Mixup::draw`](crate::ops::Mixup::draw)). It shares no numbers with any sample.
     ///
     /// [`BatchInfo::rng`](crate::loader::BatchInfo::rng) makes it for a loader's batch. (Batches are not counted here,
     /// because a resumed run counts them from 0: it would draw the same numbers again.)

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use pinfeed::ops::{Mix, Normalize};
+use pinfeed::ops::{MixupDraw, Normalize};
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, TensorDataset};
 use tempfile::TempDir;
 
@@ -315,7 +315,9 @@ fn use_an_old_device() {
     println!("{SAYS}{error}");
     let labels = Tensor::from_vec(vec![1i64, 2], &[2]).unwrap();
     let labels = labels.to_device(&device, true).unwrap();
-    let error = labels.soft_labels::<f32>(3, &Mix::none(), 0.0).unwrap_err();
+    let error = labels
+        .soft_labels::<f32>(3, &MixupDraw::none(), 0.0)
+        .unwrap_err();
     println!("{SAYS}{error}");
     let is_told = matches!(error, Error::ComputeCapability { found: (6, 1), .. });
     assert_eq!(
@@ -341,7 +343,11 @@ fn use_kernels() {
     drop(device);
     let labels = Tensor::from_vec(vec![1i64, 2], &[2]).unwrap();
     let labels = labels.to_device(&other, true).unwrap();
-    drop(labels.soft_labels::<f32>(3, &Mix::none(), 0.0).unwrap());
+    drop(
+        labels
+            .soft_labels::<f32>(3, &MixupDraw::none(), 0.0)
+            .unwrap(),
+    );
     let rows = Tensor::from_vec(vec![1u8; 4 << 14], &[4, 1 << 14]).unwrap();
     let rows = rows.register(&other).unwrap();
     let loader = DataLoader::builder(TensorDataset::new(rows).unwrap());

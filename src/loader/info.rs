@@ -134,7 +134,7 @@ impl BatchInfo {
         indices
     }
 
-    /// Makes the generator for what is drawn once for the whole batch, such as [`Mixing::draw`](crate::ops::Mixing::draw): keyed by
+    /// Makes the generator for what is drawn once for the whole batch, such as [`Mixup::draw`](crate::ops::Mixup::draw): keyed by
     /// the loader's seed, the epoch and the batch's [`position`](BatchInfo::position), so a resumed run draws no number twice.
     pub fn rng(&self) -> SampleRng {
         SampleRng::for_batch(self.seed, self.epoch(), self.position())

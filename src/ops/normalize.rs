@@ -1,7 +1,7 @@
 //! Normalising pictures on the device: they travel as bytes, become floating point numbers there, and can be mixed on the
 //! way.
 
-use super::mixing::Mix;
+use super::mixing::MixupDraw;
 use crate::device::DeviceTensor;
 use crate::driver::Normalizing;
 use crate::error::{Error, Result};
@@ -107,7 +107,7 @@ impl DeviceTensor<u8> {
     /// default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older),
     /// [`Error::Device`] if the device failed.
     pub fn normalize<F: Float>(self, normalize: &Normalize) -> Result<DeviceTensor<F>> {
-        self.normalize_by("normalize", normalize, &Mix::none())
+        self.normalize_by("normalize", normalize, &MixupDraw::none())
     }
 
     /// Normalises pictures as [`normalize`](DeviceTensor::normalize) does, and mixes each with the one before (the first
@@ -129,16 +129,16 @@ impl DeviceTensor<u8> {
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::ops::{Mix, Mixing, Normalize};
+    /// use pinfeed::ops::{MixupDraw, Mixup, Normalize};
     /// use pinfeed::{DataLoader, Device, Tensor, from_fn};
     ///
     /// let device = Device::cpu();
-    /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0);
+    /// let mixing = Mixup::new().mixup(0.2).cutmix(1.0);
     /// let pictures = from_fn(32, |index, _| Ok((Tensor::<u8>::zeros(&[32, 32, 3]), index as i64 % 10)));
     /// let loader = DataLoader::builder(pictures).batch_size(8).shuffle(true).build()?;
     /// for batch in loader.epoch(0).to_device(&device, 2).with_info() {
     ///     let ((images, labels), info) = batch?;
-    ///     let mix: Mix = mixing.draw(&mut info.rng(), 32, 32);
+    ///     let mix: MixupDraw = mixing.draw(&mut info.rng(), 32, 32);
     ///     let images = images.normalize_mixed::<f32>(&Normalize::IMAGENET, &mix)?;
     ///     let targets = labels.soft_labels::<f32>(10, &mix, 0.1)?;
     ///     assert_eq!((&images.shape()[..], &targets.shape()[..]), (&[8, 3, 32, 32][..], &[8, 10][..]));
@@ -148,7 +148,7 @@ impl DeviceTensor<u8> {
     pub fn normalize_mixed<F: Float>(
         self,
         normalize: &Normalize,
-        mix: &Mix,
+        mix: &MixupDraw,
     ) -> Result<DeviceTensor<F>> {
         self.normalize_by("normalize_mixed", normalize, mix)
     }
@@ -157,7 +157,7 @@ impl DeviceTensor<u8> {
         self,
         call: &'static str,
         normalize: &Normalize,
-        mix: &Mix,
+        mix: &MixupDraw,
     ) -> Result<DeviceTensor<F>> {
         let [images, height, width, 3] = self.shape()[..] else {
             let reason = format!(

@@ -31,7 +31,7 @@ use crate::rng::SampleRng;
 /// assert_eq!(batch.as_slice(), [0, 1, 1_000, 2, 3, 4, 1_001, 5]);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-pub fn mix<S: StreamSource>(sources: impl IntoIterator<Item = (S, f64)>) -> Result<Mix<S>> {
+pub fn mix<S: StreamSource>(sources: impl IntoIterator<Item = (S, f64)>) -> Result<Mixture<S>> {
     let (sources, weights): (Vec<S>, Vec<f64>) = sources.into_iter().unzip();
     let sum: f64 = weights.iter().sum();
     let is_good = |weight: &f64| weight.is_finite() && *weight >= 0.0;
@@ -43,20 +43,20 @@ pub fn mix<S: StreamSource>(sources: impl IntoIterator<Item = (S, f64)>) -> Resu
             ),
         ));
     }
-    Ok(Mix { sources, weights })
+    Ok(Mixture { sources, weights })
 }
 
 /// Several sources in proportions: [`mix`] makes it.
 #[derive(Debug, Clone)]
-pub struct Mix<S> {
+pub struct Mixture<S> {
     sources: Vec<S>,
     weights: Vec<f64>,
 }
 
-impl<S: StreamSource> StreamSource for Mix<S> {
+impl<S: StreamSource> StreamSource for Mixture<S> {
     type Item = (usize, S::Item);
     type Sample = S::Sample;
-    type Stream = MixStream<S::Stream>;
+    type Stream = MixtureStream<S::Stream>;
 
     fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
         let sources = (0..).zip(&self.sources).zip(&self.weights);
@@ -67,7 +67,7 @@ impl<S: StreamSource> StreamSource for Mix<S> {
             progress()?;
             source.open(epoch, shard.of_child(number)).map(Some)
         });
-        Ok(MixStream {
+        Ok(MixtureStream {
             inner: inner.collect::<Result<_, BoxError>>()?,
             given: vec![0; self.weights.len()],
             weights: self.weights.clone(),
@@ -85,9 +85,9 @@ impl<S: StreamSource> StreamSource for Mix<S> {
     }
 }
 
-/// An open stream of [`Mix`].
+/// An open stream of [`Mixture`].
 #[derive(Debug)]
-pub struct MixStream<I> {
+pub struct MixtureStream<I> {
     /// `None`: it has ended, or it is of weight 0, and was never opened.
     inner: Vec<Option<I>>,
     weights: Vec<f64>,
@@ -95,7 +95,7 @@ pub struct MixStream<I> {
     given: Vec<u64>,
 }
 
-impl<I> MixStream<I> {
+impl<I> MixtureStream<I> {
     /// The source that is furthest behind its share, if one has not ended.
     fn choose(&self) -> Option<usize> {
         let live = || (0..self.inner.len()).filter(|&source| self.inner[source].is_some());
@@ -116,7 +116,7 @@ impl<I> MixStream<I> {
     }
 }
 
-impl<I: ItemStream> ItemStream for MixStream<I> {
+impl<I: ItemStream> ItemStream for MixtureStream<I> {
     type Item = (usize, I::Item);
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {

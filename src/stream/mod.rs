@@ -64,7 +64,7 @@ pub use adapters::{
 };
 pub use from_fn::{FromFn, from_fn};
 pub use lines::{Line, Lines, LinesStream, lines};
-pub use mix::{Mix, MixStream, mix};
+pub use mix::{Mixture, MixtureStream, mix};
 pub use pack::{Pack, PackStream, Pieces};
 pub use progress::progress;
 pub(crate) use progress::{Watcher, watched};

@@ -33,7 +33,7 @@ use candle_core::{
     D, DType, Device as CandleDevice, Result as CandleResult, Tensor as CandleTensor,
 };
 use candle_nn::ops::log_softmax;
-use pinfeed::ops::{Mixing, Normalize};
+use pinfeed::ops::{Mixup, Normalize};
 use pinfeed::{DataLoader, Device, Tensor};
 
 use data::{Data, Decoder};
@@ -110,7 +110,7 @@ fn run(mut options: Options) -> Result<()> {
             args.epochs,
             train.len(),
         ),
-        mixing: Mixing::new().mixup(0.2).cutmix(1.0),
+        mixing: Mixup::new().mixup(0.2).cutmix(1.0),
         classes: data.classes,
         network,
         device,
@@ -149,7 +149,7 @@ struct Training {
     network: ResNet,
     sgd: Sgd,
     schedule: Schedule,
-    mixing: Mixing,
+    mixing: Mixup,
     classes: usize,
     device: Device,
     candle: CandleDevice,
