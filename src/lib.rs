@@ -41,7 +41,7 @@
 //!   it by hand, row by row: [`sample`].
 //! - Samples that differ in length, such as an image's boxes or a text's tokens: one behind the other ([`Ragged`],
 //!   [`ragged`]), or padded to the longest of their batch ([`Padded`], [`padded`]); documents packed into rows of one length
-//!   ([`dataset::Packed`]).
+//!   ([`dataset::PackedDataset`]).
 //! - Batches made by a function ([`Builder::collate_fn`](loader::Builder::collate_fn)), as a struct of your own with
 //!   `#[derive(pinfeed::Batch)]`: [`collate`].
 //! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a
@@ -165,7 +165,7 @@ pub mod collate {
 
 pub mod packed {
     //! Documents packed into rows of one length: a row is a [`PackedRow`], a batch of them a [`PackedBatch`], and on a
-    //! device a [`PackedDeviceBatch`]. [`dataset::Packed`](crate::dataset::Packed) packs them, and those of a stream
+    //! device a [`PackedDeviceBatch`]. [`dataset::PackedDataset`](crate::dataset::PackedDataset) packs them, and those of a stream
     //! [`StreamSource::pack`](crate::stream::StreamSource::pack).
 
     pub use crate::batch::PackedDeviceBatch;

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use pinfeed::collate::{Relocation, Tensors, Upload};
 use pinfeed::dataset::{
-    Cacheable, Fingerprint, Packed, Packing, Staged, StagedDataset, Subset, document_lengths,
-    random_split,
+    Cacheable, Fingerprint, PackedDataset, PackingStrategy, Staged, StagedDataset, Subset,
+    document_lengths, random_split,
 };
 use pinfeed::device::DeviceBuffers;
 use pinfeed::error::CollateError;
@@ -718,8 +718,8 @@ fn lists_that_do_not_fit_are_refused() {
             TokenBatchSampler::new(backwards().map(|_| 1), 8, 1).err(),
         ),
         (
-            "Packed::new",
-            Packed::new(documents(), &[MANY], 1, Packing::BestFit).err(),
+            "PackedDataset::new",
+            PackedDataset::new(documents(), &[MANY], 1, PackingStrategy::BestFit).err(),
         ),
         ("buffers", DeviceBuffers::new(&device, 1 << 40).err()),
         ("buffers", DeviceBuffers::new(&device, 1 << 59).err()),

@@ -32,7 +32,7 @@ const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "DocumentError", "Interrupted", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
     "Stage", "TimedOut", "Way",
     "Change", "Colour", "Cut", "Warp", "erase", "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
-    "Chain", "ChainStream", "Either", "Lines", "LinesStream", "Mixture", "MixtureStream", "PackStream", "Pieces", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream",
+    "Chain", "ChainStream", "Either", "Lines", "LinesStream", "Mixture", "MixtureStream", "PackedStream", "Pieces", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream",
     "Skip", "SkipStream", "Take", "TakeStream",
     "BoxError", "Cached", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use pinfeed::dataset::{Packed, Packing};
+use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::error::{DocumentError, Temporary};
 use pinfeed::loader::{OnError, StreamLoader, StreamState, World};
 use pinfeed::packed::{PackedBatch, PackedRow};
@@ -129,7 +129,7 @@ proptest! {
         batch_size in 1..6usize,
         workers in prop::sample::select(vec![0, 1, 4]),
     ) {
-        let indexed = Packed::new(documents(&lengths), &lengths, n, Packing::Concatenated).unwrap();
+        let indexed = PackedDataset::new(documents(&lengths), &lengths, n, PackingStrategy::Concatenated).unwrap();
         let indexed = DataLoader::builder(indexed.padding(7)).batch_size(batch_size).build().unwrap();
         let packed = streamed(&lengths).pack(n).unwrap().padding(7);
         let streamed = loader_of(packed, batch_size, workers);
@@ -152,7 +152,7 @@ proptest! {
         for (window, own) in lengths.chunks(size).enumerate() {
             let before = vec![0; window * size];
             let lengths = [&before, own].concat();
-            let packed = Packed::new(documents(&lengths), &lengths, n, Packing::BestFit).unwrap();
+            let packed = PackedDataset::new(documents(&lengths), &lengths, n, PackingStrategy::BestFit).unwrap();
             let loader = DataLoader::builder(packed).build().unwrap();
             let mut rows: Vec<_> = loader.epoch(0).flat_map(|batch| rows_of(&batch.unwrap())).collect();
             rows.sort();
@@ -526,7 +526,7 @@ where
     fn packed<S: StreamSource<Sample = Arc<[u32]>>>(
         source: S,
         way: Way,
-    ) -> pinfeed::stream::Pack<S> {
+    ) -> pinfeed::stream::Packed<S> {
         let packed = source.pack(way.n).unwrap();
         match way.buffer {
             Some(size) => packed.best_fit(size),

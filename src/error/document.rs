@@ -6,7 +6,7 @@ use std::fmt;
 use super::BoxError;
 use super::display::begins_with;
 
-/// A document could not be had, for a row of [`Packed`](crate::dataset::Packed) or of [`Pack`](crate::stream::Pack), or to count its
+/// A document could not be had, for a row of [`PackedDataset`](crate::dataset::PackedDataset) or of [`Packed`](crate::stream::Packed), or to count its
 /// tokens.
 ///
 /// It prints as the document's name and the cause, and its [`source`](StdError::source) begins behind the cause.

@@ -65,7 +65,7 @@ pub use adapters::{
 pub use from_fn::{FromFn, from_fn};
 pub use lines::{Line, Lines, LinesStream, lines};
 pub use mix::{Mixture, MixtureStream, mix};
-pub use pack::{Pack, PackStream, Pieces};
+pub use pack::{Packed, PackedStream, Pieces};
 pub use progress::progress;
 pub(crate) use progress::{Watcher, watched};
 pub use shard::Shard;
@@ -251,8 +251,8 @@ pub trait StreamSource: Send + Sync + 'static {
     /// [`PackedBatch`](crate::packed::PackedBatch) with position ids, segment ids and `cu_seqlens`.
     ///
     /// One document behind the other is cut into rows, and what does not end in its row goes on in the next; or documents stay whole, by
-    /// [`Pack::best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an
-    /// end-of-text token) belongs to them. The last row of the stream is filled with [padding](Pack::padding).
+    /// [`Packed::best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an
+    /// end-of-text token) belongs to them. The last row of the stream is filled with [padding](Packed::padding).
     ///
     /// *Order*: to what follows, a row is an item like any other. `.shuffle(..)` before `pack` shuffles documents, and after it rows;
     /// `.take(..)` after it counts rows; and `.repeat()` before it packs across passes, without padding at their ends.
@@ -275,7 +275,7 @@ pub trait StreamSource: Send + Sync + 'static {
     /// the buffer must be those of the run that was interrupted. Where the source cannot [`seek`](ItemStream::seek), all documents of the
     /// epoch are loaded again up to there, for nothing else tells how long they are.
     ///
-    /// *Memory*: the documents of the rows that are loaded ahead, and one more; [`best_fit`](Pack::best_fit) holds a buffer of them.
+    /// *Memory*: the documents of the rows that are loaded ahead, and one more; [`best_fit`](Packed::best_fit) holds a buffer of them.
     ///
     /// To pack something along with the tokens (such as which of them are learned), make it a part of them, for instance their sign, and
     /// separate it in a [`map`](StreamSource::map) of the rows.
@@ -303,12 +303,12 @@ pub trait StreamSource: Send + Sync + 'static {
     /// }
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    fn pack(self, n: usize) -> Result<Pack<Self>, Error>
+    fn pack(self, n: usize) -> Result<Packed<Self>, Error>
     where
         Self: Sized,
         Self::Sample: Document,
     {
-        Pack::new(self, n)
+        Packed::new(self, n)
     }
 
     /// Gives the items of this source and then those of another, which is opened then.

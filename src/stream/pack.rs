@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::windows::{Windows, shuffle};
 use super::{ItemStream, Shard, StreamSource, progress, scramble};
-use crate::dataset::{Document, Packing, Piece, Rows};
+use crate::dataset::{Document, PackingStrategy, Piece, Rows};
 use crate::error::{BoxError, DocumentError, Error, Result, panic_message};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
@@ -15,7 +15,7 @@ use crate::tensor::PackedRow;
 
 /// Documents of a stream, packed into rows of a fixed length: [`StreamSource::pack`] makes it, and says how.
 ///
-/// Its samples are [`PackedRow`]s, as those of [`dataset::Packed`](crate::dataset::Packed), so a batch is a
+/// Its samples are [`PackedRow`]s, as those of [`dataset::PackedDataset`](crate::dataset::PackedDataset), so a batch is a
 /// [`PackedBatch`](crate::packed::PackedBatch).
 ///
 /// # Examples
@@ -43,7 +43,7 @@ use crate::tensor::PackedRow;
 /// assert_eq!(whole, [[30, 31, 32, 20, 21], [40, 41, 42, 43, 10]]);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-pub struct Pack<S: StreamSource<Sample: Document>> {
+pub struct Packed<S: StreamSource<Sample: Document>> {
     source: Arc<S>,
     /// The length of a row.
     n: u32,
@@ -52,11 +52,11 @@ pub struct Pack<S: StreamSource<Sample: Document>> {
     padding: <S::Sample as Document>::Token,
 }
 
-impl<S: StreamSource<Sample: Document>> Pack<S> {
-    pub(super) fn new(source: S, n: usize) -> Result<Pack<S>> {
+impl<S: StreamSource<Sample: Document>> Packed<S> {
+    pub(super) fn new(source: S, n: usize) -> Result<Packed<S>> {
         let n = u32::try_from(n).ok().filter(|n| i32::try_from(*n).is_ok());
         let refused = || Error::option("pack", "a row has 1 to 2³¹ - 1 tokens");
-        Ok(Pack {
+        Ok(Packed {
             source: Arc::new(source),
             n: n.filter(|n| *n > 0).ok_or_else(refused)?,
             buffer_size: None,
@@ -65,7 +65,7 @@ impl<S: StreamSource<Sample: Document>> Pack<S> {
     }
 
     /// Keeps documents whole: the first `buffer_size` of them are packed as
-    /// [`Packing::BestFit`] packs all documents of a data set, and then the next so many, and so on. Only a document of
+    /// [`PackingStrategy::BestFit`] packs all documents of a data set, and then the next so many, and so on. Only a document of
     /// more than a row is cut, into rows of its own and a rest. The rows of such a window come in a random order, by the loader's
     /// seed, epoch and rank; otherwise those with long documents would all come first. (Default: documents are concatenated.)
     ///
@@ -76,28 +76,28 @@ impl<S: StreamSource<Sample: Document>> Pack<S> {
     /// No more than two windows of documents are held, and mostly one: `buffer_size` times the size of a document, in bytes, on each rank.
     /// While one window is given out, the next is filled, a few documents for each row. The first row of an epoch waits for a whole window,
     /// and a run that is resumed reads two windows again at most. (With 0 and 1, each document has rows of its own.)
-    pub fn best_fit(self, buffer_size: usize) -> Pack<S> {
-        Pack {
+    pub fn best_fit(self, buffer_size: usize) -> Packed<S> {
+        Packed {
             buffer_size: Some(buffer_size.max(1)),
             ..self
         }
     }
 
     /// Sets the token that rows are filled with. Default: 0.
-    pub fn padding(self, token: <S::Sample as Document>::Token) -> Pack<S> {
-        Pack {
+    pub fn padding(self, token: <S::Sample as Document>::Token) -> Packed<S> {
+        Packed {
             padding: token,
             ..self
         }
     }
 }
 
-impl<S: StreamSource<Sample: Document>> StreamSource for Pack<S> {
+impl<S: StreamSource<Sample: Document>> StreamSource for Packed<S> {
     type Item = Pieces<S::Sample>;
     type Sample = PackedRow<<S::Sample as Document>::Token>;
-    type Stream = PackStream<S>;
+    type Stream = PackedStream<S>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<PackStream<S>, BoxError> {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<PackedStream<S>, BoxError> {
         // Each rank has an order of its own, and documents draw other numbers than rows.
         let seed = scramble(scramble(shard.seed()) ^ shard.rank());
         let documents = Documents {
@@ -107,7 +107,7 @@ impl<S: StreamSource<Sample: Document>> StreamSource for Pack<S> {
             epoch,
             next: 0,
         };
-        Ok(PackStream {
+        Ok(PackedStream {
             n: self.n,
             seed,
             epoch,
@@ -139,16 +139,16 @@ impl<S: StreamSource<Sample: Document>> StreamSource for Pack<S> {
     }
 }
 
-impl<S: StreamSource<Sample: Document>> fmt::Debug for Pack<S> {
+impl<S: StreamSource<Sample: Document>> fmt::Debug for Packed<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pack")
+        f.debug_struct("Packed")
             .field("n", &self.n)
             .field("buffer_size", &self.buffer_size)
             .finish_non_exhaustive()
     }
 }
 
-/// An item of [`Pack`]: the documents, and parts of documents, that make a row. Cloning it copies no tokens.
+/// An item of [`Packed`]: the documents, and parts of documents, that make a row. Cloning it copies no tokens.
 pub struct Pieces<D>(Vec<(Arc<D>, Range<usize>)>);
 
 impl<D> Clone for Pieces<D> {
@@ -164,8 +164,8 @@ impl<D> fmt::Debug for Pieces<D> {
     }
 }
 
-/// An open stream of [`Pack`].
-pub struct PackStream<S: StreamSource<Sample: Document>> {
+/// An open stream of [`Packed`].
+pub struct PackedStream<S: StreamSource<Sample: Document>> {
     n: u32,
     seed: u64,
     epoch: u64,
@@ -177,7 +177,7 @@ enum Packer<S: StreamSource<Sample: Document>> {
     BestFit(Windows<Documents<S>, Pieces<S::Sample>>),
 }
 
-impl<S: StreamSource<Sample: Document>> ItemStream for PackStream<S> {
+impl<S: StreamSource<Sample: Document>> ItemStream for PackedStream<S> {
     type Item = Pieces<S::Sample>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
@@ -215,9 +215,9 @@ impl<S: StreamSource<Sample: Document>> ItemStream for PackStream<S> {
     }
 }
 
-impl<S: StreamSource<Sample: Document>> fmt::Debug for PackStream<S> {
+impl<S: StreamSource<Sample: Document>> fmt::Debug for PackedStream<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PackStream")
+        f.debug_struct("PackedStream")
             .field("n", &self.n)
             .finish_non_exhaustive()
     }
@@ -437,7 +437,7 @@ fn best_fit<D: Document>(
         }
         let length = |document: &Arc<D>| document.tokens().len() as u64;
         let lengths: Vec<u64> = documents.iter().map(length).collect();
-        match Rows::new(&lengths, n, Packing::BestFit) {
+        match Rows::new(&lengths, n, PackingStrategy::BestFit) {
             Ok(rows) => all.extend((0..rows.len(n)).map(|row| {
                 let pieces = rows.pieces(row, n).into_iter();
                 let piece = |(Piece { document, tokens }, _)| {

@@ -1,7 +1,7 @@
 //! Padded and packed batches, and batches of optional values, on every path to the device.
 
 use pinfeed::collate::{Collate, Stack};
-use pinfeed::dataset::{Packed, Packing};
+use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
 use pinfeed::padded::PaddedTensor;
@@ -135,7 +135,7 @@ fn packed_rows_are_the_same_on_every_path(backend: &Backend) {
         })
         .collect();
     let stream = documents.concat();
-    let packed = Packed::new(documents, &lengths, N, Packing::Concatenated).unwrap();
+    let packed = PackedDataset::new(documents, &lengths, N, PackingStrategy::Concatenated).unwrap();
     let rows: Vec<PackedRow<u32>> = (0..packed.len())
         .map(|row| packed.get(row, &mut SampleRng::new(0, 0, 0)).unwrap())
         .collect();
