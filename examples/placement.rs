@@ -121,7 +121,7 @@ fn measure(device: &Device, workers: Workers, affinity: Affinity) -> Result<(), 
     println!(
         "  {} workers: {}",
         loader.stats().workers,
-        loader.stats().crew
+        loader.stats().sizing
     );
     Ok(())
 }

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use pinfeed::loader::{Crew, LoaderState, Workers};
+use pinfeed::loader::{LoaderState, WorkerSizing, Workers};
 use pinfeed::{DataLoader, Device, Error, SampleRng, Tensor, from_fn, stream};
 
 type Pair = (Tensor<i64>, Tensor<i64>);
@@ -146,11 +146,11 @@ fn a_slow_loop_needs_few_workers() {
             batch.unwrap();
             if number == 0 {
                 let first = loader.stats();
-                assert_eq!((first.workers, first.crew), (16, Crew::Starting));
+                assert_eq!((first.workers, first.sizing), (16, WorkerSizing::Starting));
             }
             thread::sleep(Duration::from_millis(5));
         }
-        loader.stats().crew == Crew::Enough
+        loader.stats().sizing == WorkerSizing::Enough
     });
     let stats = loader.stats();
     assert!(enough.is_some(), "{stats}");
@@ -172,7 +172,11 @@ fn a_fast_loop_needs_all_workers() {
     let loader = builder.cores(4).build().unwrap();
     assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 40);
     let stats = loader.stats();
-    assert_eq!((stats.workers, stats.crew), (4, Crew::AllCores), "{stats}");
+    assert_eq!(
+        (stats.workers, stats.sizing),
+        (4, WorkerSizing::AllCores),
+        "{stats}"
+    );
 }
 
 /// Where batches take microseconds, more than a few workers would only wait for each other.
@@ -188,7 +192,10 @@ fn tiny_batches_need_few_workers() {
     });
     let stats = loader.stats();
     assert!(few.is_some(), "{stats}");
-    assert!(matches!(stats.crew, Crew::Tiny | Crew::Enough), "{stats}");
+    assert!(
+        matches!(stats.sizing, WorkerSizing::Tiny | WorkerSizing::Enough),
+        "{stats}"
+    );
 }
 
 /// One worker is enough, until it has to wait for what only another one can bring: a sample waits for the next one to begin.
@@ -262,7 +269,7 @@ fn an_epoch_begins_with_all_workers() {
             batch.unwrap();
             thread::sleep(Duration::from_millis(2));
         }
-        loader.stats().crew == Crew::Enough
+        loader.stats().sizing == WorkerSizing::Enough
     });
     assert_eq!(enough.take(3).count(), 3, "{}", loader.stats());
 }
@@ -341,7 +348,11 @@ fn several_consumers_have_all_workers() {
         for _ in 0..9 {
             assert!(epoch.next().is_some());
             let stats = loader.stats();
-            assert_eq!((stats.workers, stats.crew), (5, Crew::Several), "{stats}");
+            assert_eq!(
+                (stats.workers, stats.sizing),
+                (5, WorkerSizing::Several),
+                "{stats}"
+            );
         }
     }
     let stats = loader.stats().to_string();
@@ -351,9 +362,9 @@ fn several_consumers_have_all_workers() {
     );
     drop(epochs);
     assert!(last.next().is_some());
-    assert_ne!(loader.stats().crew, Crew::Several);
+    assert_ne!(loader.stats().sizing, WorkerSizing::Several);
     // A training and an evaluation.
     let mut other = loader.epoch(1);
     assert!(other.next().is_some());
-    assert_eq!(loader.stats().crew, Crew::Several);
+    assert_eq!(loader.stats().sizing, WorkerSizing::Several);
 }

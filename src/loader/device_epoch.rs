@@ -232,7 +232,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             position: end.start,
             rows: end.batch_rows,
             given: self.epoch.given(),
-            workers: pipeline.crew().0,
+            workers: pipeline.sizing().0,
             is_decoder_ready: self.queue.is_decoder_ready(),
         };
         learned.share.watch(watched, &handle.meter);

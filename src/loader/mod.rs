@@ -37,7 +37,7 @@ pub use stream_state::StreamState;
 pub use timeline::{Recording, Timeline};
 pub use world::World;
 
-pub use crate::pipeline::{Crew, LastBatch, OnEmpty, OnError, Sharding, Workers};
+pub use crate::pipeline::{LastBatch, OnEmpty, OnError, Sharding, WorkerSizing, Workers};
 
 use self::affinity::Placed;
 use self::last::Last;
@@ -556,7 +556,7 @@ impl<B: Batch> DataLoader<B> {
         Stats::of(
             &pipeline.meters.total(),
             pipeline.options(),
-            pipeline.crew(),
+            pipeline.sizing(),
             pipeline.device_share(),
         )
     }
@@ -607,7 +607,7 @@ impl<B: Batch> DataLoader<B> {
         let stats = Stats::of(
             &handle.meter,
             &pipeline.options[handle.share.device],
-            pipeline.crew(),
+            pipeline.sizing(),
             pipeline.device_share(),
         );
         stats.of_one_device()

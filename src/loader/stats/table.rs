@@ -70,7 +70,7 @@ impl Stats {
             Limit::Unknown => {
                 "The loop is too short to tell what limits it: let it take more than 10 ms."
             }
-            Limit::Consumer if self.workers == 0 || self.crew.is_auto() => {
+            Limit::Consumer if self.workers == 0 || self.sizing.is_auto() => {
                 "The training step limits the loop: the loader keeps up."
             }
             Limit::Consumer => {
@@ -139,8 +139,8 @@ impl fmt::Display for Stats {
             wall.as_secs_f64(),
             self.workers
         )?;
-        match self.crew.is_auto() {
-            true => writeln!(f, ": {})", self.crew)?,
+        match self.sizing.is_auto() {
+            true => writeln!(f, ": {})", self.sizing)?,
             false => writeln!(f, ")")?,
         }
         if more > 0 {
@@ -161,7 +161,7 @@ impl fmt::Display for Stats {
         self.how_full(f)?;
         self.why_unpinned(f)?;
         self.what_was_bad(f)?;
-        match self.crew.is_auto() {
+        match self.sizing.is_auto() {
             true => f.write_str(&self.advice().replace("raise num_workers", MORE_CORES)),
             false => f.write_str(self.advice()),
         }
@@ -339,7 +339,7 @@ const PRINTED: usize = 5;
 mod tests {
     use super::*;
     use crate::meter::Buckets;
-    use crate::pipeline::Crew;
+    use crate::pipeline::WorkerSizing;
 
     #[test]
     fn the_last_sentence_names_what_limits_and_the_knob() {
@@ -521,7 +521,7 @@ mod tests {
 
         let auto = Stats {
             workers: 4,
-            crew: Crew::AllCores,
+            sizing: WorkerSizing::AllCores,
             ..fed.clone()
         };
         let starved = Stats {

@@ -8,7 +8,7 @@ use crate::meter::Meters;
 use crate::pipeline::lookahead::Announcing;
 use crate::pipeline::plan::options::Options;
 use crate::pipeline::shared::lock::{Locked, Shared};
-use crate::pipeline::shared::sizing::{ActiveWorkers, Crew};
+use crate::pipeline::shared::sizing::{ActiveWorkers, WorkerSizing};
 use crate::pipeline::shared::slab_size::SlabSizes;
 use crate::pipeline::shared::state::State;
 use crate::pipeline::traits::Factory;
@@ -93,7 +93,7 @@ impl<B: 'static> Pipeline<B> {
     }
 
     /// How many workers load now, and why.
-    pub(crate) fn crew(&self) -> (usize, Crew) {
+    pub(crate) fn sizing(&self) -> (usize, WorkerSizing) {
         self.lock().active_workers.now()
     }
 
