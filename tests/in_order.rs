@@ -7,12 +7,11 @@ extern crate watch;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use pinfeed::loader::{BatchInfo, Builder, LastBatch, LoaderState, World};
+use pinfeed::loader::{BatchInfo, Builder, LastBatch, LoaderState, TryNext, World};
 use pinfeed::{
     BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, from_fn,
 };
@@ -117,9 +116,9 @@ fn a_slow_batch_holds_nobody_up() {
         let mut came = Vec::new();
         for left in (0..10).rev() {
             if left == 0 {
-                assert!(epoch.try_next().is_pending());
+                assert!(matches!(epoch.try_next(), TryNext::NotYet));
                 let wait = Duration::from_millis(1);
-                assert!(epoch.next_timeout(wait).is_pending());
+                assert!(matches!(epoch.next_timeout(wait), TryNext::NotYet));
                 opens.0.open();
             }
             let (batch, info) = epoch.next().unwrap().unwrap();
@@ -181,7 +180,10 @@ fn it_goes_so_far_beyond_a_slow_batch() {
             .map(|_| epoch.next().unwrap().unwrap().1.batch())
             .collect();
         came.push(epoch.next().unwrap().unwrap().1.batch());
-        assert!(epoch.next_timeout(Duration::from_millis(20)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(20)),
+            TryNext::NotYet
+        ));
         came.sort_unstable();
         assert_eq!(came, [0].into_iter().chain(2..66).collect::<Vec<_>>());
         let state = epoch.state();
@@ -224,7 +226,7 @@ fn a_batch_that_fails_is_not_waited_for_either() {
         let (mut firsts, mut failed) = (Vec::new(), 0);
         for at in 0..6 {
             if at == 5 {
-                assert!(epoch.try_next().is_pending());
+                assert!(matches!(epoch.try_next(), TryNext::NotYet));
                 opens.0.open();
             }
             match epoch.next().unwrap() {
@@ -574,9 +576,9 @@ fn who_only_asks_gets_all() {
     let mut seen = Vec::new();
     loop {
         match epoch.try_next() {
-            Poll::Ready(Some(batch)) => seen.extend(batch.unwrap().0.to_vec()),
-            Poll::Ready(None) => break,
-            Poll::Pending => std::thread::yield_now(),
+            TryNext::Batch(batch) => seen.extend(batch.unwrap().0.to_vec()),
+            TryNext::End => break,
+            TryNext::NotYet => std::thread::yield_now(),
         }
         if seen.len() == 57 {
             opens.0.open();

@@ -13,12 +13,11 @@ extern crate watch;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use pinfeed::error::Stage;
-use pinfeed::loader::{StreamEpoch, StreamLoader, StreamState};
+use pinfeed::loader::{StreamEpoch, StreamLoader, StreamState, TryNext};
 use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
 use pinfeed::{BoxError, DataLoader, Error, Result, SampleRng, Tensor};
 
@@ -190,8 +189,8 @@ fn all(epoch: StreamEpoch<'_, Tensor<i64>>) -> Vec<i64> {
 fn until_there(epoch: &mut StreamEpoch<'_, Tensor<i64>>, numbers: &Numbers) -> Vec<i64> {
     let mut seen = Vec::new();
     while !numbers.is_there() {
-        if let Poll::Ready(batch) = epoch.next_timeout(Duration::from_millis(1)) {
-            seen.extend(batch.unwrap().unwrap().to_vec());
+        if let TryNext::Batch(batch) = epoch.next_timeout(Duration::from_millis(1)) {
+            seen.extend(batch.unwrap().to_vec());
         }
     }
     seen
@@ -343,7 +342,7 @@ fn a_run_is_left_while_it_is_resumed() {
             let numbers = Numbers::new(waits_at);
             let resumed = loader(make(numbers.clone()), 50, 1);
             let mut epoch = resumed.resume(0..1, &state).unwrap().next().unwrap();
-            assert!(epoch.try_next().is_pending());
+            assert!(matches!(epoch.try_next(), TryNext::NotYet));
             numbers.wait_until_there();
             match leaks {
                 true => std::mem::forget(epoch),
@@ -581,7 +580,7 @@ fn a_loader_is_dropped_while_an_item_of_a_window_hangs() {
         let loader: StreamLoader<Tensor<i64>> =
             builder.timeout(Duration::from_millis(100)).build().unwrap();
         let mut epoch = loader.epoch(0);
-        assert!(epoch.try_next().is_pending());
+        assert!(matches!(epoch.try_next(), TryNext::NotYet));
         gate.wait_until_it_hangs();
         match forgets {
             true => std::mem::forget(epoch),

@@ -7,11 +7,10 @@ extern crate watch;
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
-use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use pinfeed::loader::{Builder, DeviceEpoch, LastBatch, OnError, World};
+use pinfeed::loader::{Builder, DeviceEpoch, LastBatch, OnError, TryNext, World};
 use pinfeed::sampler::{BatchSampler, Batches};
 use pinfeed::{
     BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, from_fn,
@@ -211,9 +210,9 @@ fn who_only_asks_gets_all_batches_of_all_devices() {
                     _ => epoch.try_next(),
                 };
                 match next {
-                    Poll::Ready(Some(batch)) => seen[device].extend(rows(batch.unwrap())),
-                    Poll::Ready(None) => over[device] = true,
-                    Poll::Pending => thread::yield_now(),
+                    TryNext::Batch(batch) => seen[device].extend(rows(batch.unwrap())),
+                    TryNext::End => over[device] = true,
+                    TryNext::NotYet => thread::yield_now(),
                 }
             }
             if over[1] {

@@ -7,11 +7,10 @@ extern crate watch;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::dataset::{AsyncStagedDataset, Staged};
-use pinfeed::loader::Epoch;
+use pinfeed::loader::{Epoch, TryNext};
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng, Tensor, from_fn};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
@@ -145,8 +144,8 @@ fn batches_are_those_of_a_plain_data_set_and_each_sample_is_fetched_once() {
 fn first_batch(epoch: &mut Epoch<(Tensor<i64>, Tensor<f32>)>, store: &Store) {
     loop {
         match epoch.next_timeout(std::time::Duration::from_millis(100)) {
-            Poll::Ready(batch) => return drop(batch.unwrap().unwrap()),
-            Poll::Pending => store.permits.add_permits(1),
+            TryNext::NotYet => store.permits.add_permits(1),
+            next => return drop(next.batch().unwrap().unwrap()),
         }
     }
 }

@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::dataset::{Pass, Staged, StagedDataset};
-use pinfeed::loader::{Builder, LastBatch, Limit, OnError, Stats};
+use pinfeed::loader::{Builder, LastBatch, Limit, OnError, Stats, TryNext};
 use pinfeed::sampler::{BatchSampler, Batches, Sampler};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Result, SampleRng, Tensor, from_fn,
@@ -198,7 +198,7 @@ fn the_queue_is_as_full_as_the_program_finds_it() {
         .unwrap();
     let (open, mut epoch) = (open, loader.epoch(0)); // if this fails, the gate goes before the loader waits for it
     // None is ready when the first is asked for.
-    assert!(epoch.try_next().is_pending());
+    assert!(matches!(epoch.try_next(), TryNext::NotYet));
     (0..4).for_each(|_| open.send(()).unwrap());
     take(&mut epoch, 1);
     // When the worker is at the fifth, the three before it are.
@@ -237,7 +237,7 @@ fn what_is_behind_a_slow_batch_is_ready_in_any_order() {
         let (open, mut epoch) = (open, loader.epoch(0)); // if this fails, the gate goes before the loader waits for it
         // The other worker is at the fourth sample, so it has made those before, but the first.
         while entered.recv().unwrap() < 3 {}
-        let came = epoch.try_next().is_ready();
+        let came = epoch.try_next().batch().is_some();
         assert_eq!(came, !in_order);
         let ready = epoch.stats().ready_batches; // of what was given out
         assert_eq!(ready.count(), u64::from(came));

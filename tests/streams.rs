@@ -8,13 +8,12 @@ extern crate watch;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::dataset::Fingerprint;
 use pinfeed::device::Hostile;
 use pinfeed::error::Temporary;
-use pinfeed::loader::{OnError, StreamEpoch, StreamLoader, StreamState, World};
+use pinfeed::loader::{OnError, StreamEpoch, StreamLoader, StreamState, TryNext, World};
 use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
@@ -224,14 +223,14 @@ fn an_end_that_comes_late_ends_the_epoch() {
             .build()
             .unwrap();
         let mut epoch = loader.epoch(0);
-        assert!(matches!(epoch.try_next(), Poll::Pending));
+        assert!(matches!(epoch.try_next(), TryNext::NotYet));
         send.send(1).unwrap();
         send.send(2).unwrap();
         // What was pulled is given out, although no more comes: with one worker, too.
         assert_eq!(values(&epoch.next().unwrap().unwrap()), [1, 2]);
         assert!(matches!(
             epoch.next_timeout(Duration::from_millis(5)),
-            Poll::Pending
+            TryNext::NotYet
         ));
         let ending = std::thread::Builder::new().name("ending".to_owned());
         let ending = ending.spawn(move || {

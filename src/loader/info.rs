@@ -2,10 +2,11 @@
 
 use std::fmt;
 use std::iter::FusedIterator;
-use std::task::Poll;
 use std::time::Duration;
 
-use super::{DeviceEpoch, Epoch, LoaderState, Stats, StreamDeviceEpoch, StreamEpoch, StreamState};
+use super::{
+    DeviceEpoch, Epoch, LoaderState, Stats, StreamDeviceEpoch, StreamEpoch, StreamState, TryNext,
+};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::pipeline::{Changes, EpochOrder, Place};
@@ -204,7 +205,7 @@ macro_rules! epochs {
             }
 
             /// Gives the next batch if it is there, as the epoch's own `try_next`.
-            pub fn try_next(&mut self) -> Poll<Option<Result<($batch, BatchInfo)>>> {
+            pub fn try_next(&mut self) -> TryNext<Result<($batch, BatchInfo)>> {
                 let next = self.epoch.try_next();
                 self.inform(next)
             }
@@ -213,7 +214,7 @@ macro_rules! epochs {
             pub fn next_timeout(
                 &mut self,
                 timeout: Duration,
-            ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
+            ) -> TryNext<Result<($batch, BatchInfo)>> {
                 let next = self.epoch.next_timeout(timeout);
                 self.inform(next)
             }
@@ -225,9 +226,9 @@ macro_rules! epochs {
 
             fn inform(
                 &self,
-                next: Poll<Option<Result<$batch>>>,
-            ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
-                next.map_ok(|batch| (batch, self.inner().info()))
+                next: TryNext<Result<$batch>>,
+            ) -> TryNext<Result<($batch, BatchInfo)>> {
+                next.map(|batch| Ok((batch?, self.inner().info())))
             }
         }
 

@@ -17,6 +17,7 @@ mod stream;
 mod stream_epochs;
 mod stream_state;
 mod timeline;
+mod try_next;
 mod world;
 
 use std::fmt;
@@ -35,6 +36,7 @@ pub use stream::{StreamBuilder, StreamLoader};
 pub use stream_epochs::{StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs};
 pub use stream_state::StreamState;
 pub use timeline::{Recording, Timeline};
+pub use try_next::TryNext;
 pub use world::World;
 
 pub use crate::pipeline::{LastBatch, OnEmpty, OnError, Sharding, WorkerSizing, Workers};

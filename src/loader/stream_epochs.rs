@@ -2,12 +2,11 @@
 
 use std::fmt;
 use std::iter::FusedIterator;
-use std::task::Poll;
 use std::time::Duration;
 
 use super::info::WithInfo;
 use super::stream::state_of;
-use super::{DeviceEpoch, DeviceEpochs, Epoch, Epochs, Stats, StreamState};
+use super::{DeviceEpoch, DeviceEpochs, Epoch, Epochs, Stats, StreamState, TryNext};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::error::Result;
@@ -59,12 +58,12 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
     }
 
     /// Gives the next batch if it is there, as [`Epoch::try_next`].
-    pub fn try_next(&mut self) -> Poll<Option<Result<B>>> {
+    pub fn try_next(&mut self) -> TryNext<Result<B>> {
         self.epoch.try_next()
     }
 
     /// Waits for the next batch for at most `timeout`, as [`Epoch::next_timeout`].
-    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B>>> {
+    pub fn next_timeout(&mut self, timeout: Duration) -> TryNext<Result<B>> {
         self.epoch.next_timeout(timeout)
     }
 
@@ -135,12 +134,12 @@ impl<'a, B: Batch> StreamDeviceEpoch<'a, B> {
     }
 
     /// Gives the next batch if it is there, as [`DeviceEpoch::try_next`].
-    pub fn try_next(&mut self) -> Poll<Option<Result<B::OnDevice>>> {
+    pub fn try_next(&mut self) -> TryNext<Result<B::OnDevice>> {
         self.epoch.try_next()
     }
 
     /// Waits for the next batch for at most `timeout`, as [`DeviceEpoch::next_timeout`].
-    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B::OnDevice>>> {
+    pub fn next_timeout(&mut self, timeout: Duration) -> TryNext<Result<B::OnDevice>> {
         self.epoch.next_timeout(timeout)
     }
 

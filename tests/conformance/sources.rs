@@ -4,13 +4,12 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::collate::Stack;
 use pinfeed::dataset::{FromFn, Staged, StagedDataset};
 use pinfeed::error::Temporary;
-use pinfeed::loader::{Builder, LoaderState, OnError, Recording, StreamState, Workers};
+use pinfeed::loader::{Builder, LoaderState, OnError, Recording, StreamState, TryNext, Workers};
 use pinfeed::sampler::{MixtureSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler};
 use pinfeed::stream::{self, StreamSource};
 use pinfeed::{
@@ -131,11 +130,12 @@ fn arrives<D: Dataset<Sample = Tensor<u8>>>(
                 let next = match taking {
                     Taking::Polls => loop {
                         match epoch.try_next() {
-                            Poll::Ready(next) => break next,
-                            Poll::Pending => {}
+                            TryNext::NotYet => {}
+                            next => break next.batch(),
                         }
-                        if let Poll::Ready(next) = epoch.next_timeout(Duration::from_millis(1)) {
-                            break next;
+                        match epoch.next_timeout(Duration::from_millis(1)) {
+                            TryNext::NotYet => {}
+                            next => break next.batch(),
                         }
                     },
                     _ => epoch.next(),

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::task::Poll;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pinfeed::collate::{Relocation, Tensors, Upload};
 use pinfeed::device::{DeviceBuffers, Hostile};
-use pinfeed::loader::OnError;
+use pinfeed::loader::{OnError, TryNext};
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor};
 
 use crate::painted::{How, OfPixels, Open, ROW_BYTES, Script, builder, colour, sent, stream};
@@ -176,8 +175,8 @@ fn patience_ends_while_pictures_are_decoded() {
         let mut epoch = loader.epoch(1).to_device(&device, depth);
         script.hold_draws(true);
         for _ in 0..3 {
-            assert!(epoch.next_timeout(wait).is_pending());
-            assert!(epoch.try_next().is_pending());
+            assert!(matches!(epoch.next_timeout(wait), TryNext::NotYet));
+            assert!(matches!(epoch.try_next(), TryNext::NotYet));
         }
         let waited_ns = epoch.stats().consumer_wait_ns;
         let how =
@@ -189,9 +188,9 @@ fn patience_ends_while_pictures_are_decoded() {
         // In the middle of the epoch, too. (A batch that was decoded ahead may be there.)
         script.hold_draws(true);
         while all.len() < 3
-            && let Poll::Ready(next) = epoch.next_timeout(wait)
+            && let TryNext::Batch(batch) = epoch.next_timeout(wait)
         {
-            all.extend(next.map(|batch| there(&batch.unwrap())));
+            all.push(there(&batch.unwrap()));
         }
         script.hold_draws(false);
         all.extend(epoch.by_ref().map(|batch| there(&batch.unwrap())));
@@ -220,11 +219,14 @@ fn nobody_waits_for_a_decoder_that_hangs() {
         script.hold_draws(true);
         let mut epoch = loader.epoch(1).to_device(&device, depth);
         if asks {
-            assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+            assert!(matches!(
+                epoch.next_timeout(Duration::from_millis(1)),
+                TryNext::NotYet
+            ));
         }
         drop(epoch);
         let mut again = loader.epoch(2).to_device(&device, depth);
-        assert!(again.try_next().is_pending());
+        assert!(matches!(again.try_next(), TryNext::NotYet));
         drop(again);
         drop(loader);
         script.hold_draws(false);
@@ -253,7 +255,7 @@ fn a_consumer_makes_its_own_batches_again() {
     // The first is given out, and the second loaded and sent by a call that does not get it.
     script.hold_draws_from(Some(4));
     assert_eq!(there(&one.next().unwrap().unwrap()), pixels(0..4));
-    assert!(one.try_next().is_pending());
+    assert!(matches!(one.try_next(), TryNext::NotYet));
     script.hold_draws(false);
     // Decoded after it: so the other is known to have failed.
     let mut other = loader.epoch(1).to_device(&device, 1);
@@ -441,7 +443,10 @@ fn a_panic_costs_its_own_batch() {
         let mut epoch = loader.epoch(1).to_device(&device, 4);
         if workers > 0 {
             while sent(&device, 4 * ROW_BYTES) < 4 {
-                assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+                assert!(matches!(
+                    epoch.next_timeout(Duration::from_millis(1)),
+                    TryNext::NotYet
+                ));
             }
             script.hold_draws(false);
         }
@@ -501,7 +506,10 @@ fn what_fails_together_says_why() {
     script.wait_for_draw(1);
     script.hold_loads_from(None);
     while sent(&device, ROW_BYTES) < 5 {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     script.hold_draws(false);
     let rest: Vec<_> = epoch.by_ref().collect();
@@ -539,7 +547,10 @@ fn loading_goes_on_while_pictures_are_decoded() {
     let mut epoch = loader.epoch(1).to_device(&device, 4);
     // Those that may be sent, and one that is ready behind them.
     while script.loads() < 20 + 5 {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     script.hold_draws(false);
     let all = epoch.by_ref().map(|batch| there(&batch.unwrap()));
@@ -564,7 +575,10 @@ fn slabs_at_the_decoder_come_home() {
     script.hold_loads_from(Some(1));
     let mut epoch = loader.epoch(1).to_device(&device, 1);
     while !script.draws(0) {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     script.hold_loads_from(None);
     let slabs_out = || {
@@ -572,11 +586,17 @@ fn slabs_at_the_decoder_come_home() {
         (memory.pinned_bytes - memory.pinned_idle_bytes) / (side * side * 3)
     };
     while slabs_out() < 4 {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     script.hold_draws_from(Some(1));
     for _ in 0..5 {
-        assert!(epoch.next_timeout(Duration::from_millis(10)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(10)),
+            TryNext::NotYet
+        ));
     }
     script.hold_draws(false);
     let batch = there(&epoch.next().unwrap().unwrap());

@@ -3,12 +3,11 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::task::Poll;
 
 use pinfeed::collate::{Arena, Relocation, Tensors, Upload};
 use pinfeed::dataset::Pass;
 use pinfeed::device::Hostile;
-use pinfeed::loader::{OnError, StreamLoader};
+use pinfeed::loader::{OnError, StreamLoader, TryNext};
 use pinfeed::sampler::{BatchSampler, Batches, Sampler};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, stream,
@@ -472,7 +471,7 @@ fn who_does_not_wait_ends_no_epoch() {
                         true => epoch.next_timeout(std::time::Duration::ZERO),
                         false => epoch.try_next(),
                     };
-                    let Poll::Ready(Some(Err(error))) = looked else {
+                    let TryNext::Batch(Err(error)) = looked else {
                         panic!("a batch, or none");
                     };
                     assert!(matches!(error, Error::CannotWait { .. }), "{error}");

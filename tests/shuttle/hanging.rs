@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::error::CollateError;
+use pinfeed::loader::TryNext;
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, Result, Sample, SampleRng, Tensor};
 use shuttle::sync::{Condvar, Mutex};
@@ -197,10 +197,7 @@ fn any() -> How {
 }
 
 /// Waits for the next, in one of several ways.
-fn next<T>(
-    try_next: &mut dyn FnMut(Option<Duration>) -> Poll<Option<T>>,
-    wait: bool,
-) -> Poll<Option<T>> {
+fn next<T>(try_next: &mut dyn FnMut(Option<Duration>) -> TryNext<T>, wait: bool) -> TryNext<T> {
     match wait {
         true => try_next(Some(Duration::from_millis(below(20) as u64))),
         false => {
@@ -225,10 +222,11 @@ fn iterate(scene: &Scene, loader: &DataLoader<Tensor<i64>>, epoch: u64, take: us
                         },
                         coin(),
                     ),
-                    _ => Poll::Ready(batches.next()),
+                    _ => batches.next().map_or(TryNext::End, TryNext::Batch),
                 };
-                if let Poll::Ready(batch) = asked {
-                    break batch.unwrap();
+                match asked {
+                    TryNext::NotYet => {}
+                    asked => break asked.batch().unwrap(),
                 }
             };
             scene.check(number, batch.map(|batch| batch.to_vec()), hangs);
@@ -248,10 +246,11 @@ fn iterate(scene: &Scene, loader: &DataLoader<Tensor<i64>>, epoch: u64, take: us
                         },
                         coin(),
                     ),
-                    _ => Poll::Ready(batches.next()),
+                    _ => batches.next().map_or(TryNext::End, TryNext::Batch),
                 };
-                if let Poll::Ready(batch) = asked {
-                    break batch.unwrap();
+                match asked {
+                    TryNext::NotYet => {}
+                    asked => break asked.batch().unwrap(),
                 }
             };
             let back = there.and_then(|there| Ok(there.to_host(true)?.wait()?.to_vec()));
