@@ -110,7 +110,7 @@ fn measure(device: &Device, workers: Workers, affinity: Affinity) -> Result<(), 
     for _ in 0..2 {
         let start = Instant::now();
         let mut bytes = 0;
-        for epoch in loader.epochs(2..6).to_device(device, 2) {
+        for epoch in loader.epochs(2..6).prefetch_to_device(device, 2) {
             for batch in epoch {
                 bytes += batch?.len();
             }

@@ -70,7 +70,7 @@ fn nothing_is_an_epoch_without_batches() {
                 .unwrap();
             assert!(loader.is_empty());
             assert_eq!(loader.epochs(0..3).map(Iterator::count).sum::<usize>(), 0);
-            let there = loader.epochs(0..3).to_device(&device, 2);
+            let there = loader.epochs(0..3).prefetch_to_device(&device, 2);
             assert_eq!(there.map(Iterator::count).sum::<usize>(), 0);
             assert_eq!(loader.state().epoch(), 3);
             let resumed = loader.resume(0..5, &loader.state()).unwrap();
@@ -88,7 +88,7 @@ fn nothing_is_an_epoch_without_batches() {
                 .build()
                 .unwrap();
             assert_eq!(loader.epochs(0..3).map(Iterator::count).sum::<usize>(), 0);
-            let there = loader.epochs(0..3).to_device(&device, 2);
+            let there = loader.epochs(0..3).prefetch_to_device(&device, 2);
             assert_eq!(there.map(Iterator::count).sum::<usize>(), 0);
             assert_eq!(loader.state().epoch(), 3);
             let resumed = loader.resume(0..5, &loader.state()).unwrap();
@@ -220,7 +220,7 @@ fn a_data_set_may_change_its_length() {
                 true => {
                     let back =
                         |batch: Result<pinfeed::DeviceTensor<i64>>| batch?.to_host(true)?.wait();
-                    outcomes(loader.epoch(1).to_device(&device, 2).map(back))
+                    outcomes(loader.epoch(1).prefetch_to_device(&device, 2).map(back))
                 }
             };
             assert_eq!(batches[..2], whole[..2]);
@@ -566,7 +566,7 @@ fn a_batch_gives_the_elements_that_it_showed() {
             .build()
             .unwrap();
         for epoch in 0..3 {
-            for batch in loader.epoch(epoch).to_device(&device, 2) {
+            for batch in loader.epoch(epoch).prefetch_to_device(&device, 2) {
                 let error = batch.unwrap_err().to_string();
                 assert!(error.contains("showed it with u8"), "{error}");
             }

@@ -929,7 +929,7 @@ fn empty_batches_are_kept_in_their_places() {
             );
             // On a device, of the loader's own and another.
             for target in [&device, &Device::cpu()] {
-                for (batch, list) in loader.epoch(3).to_device(target, 2).zip(&lists) {
+                for (batch, list) in loader.epoch(3).prefetch_to_device(target, 2).zip(&lists) {
                     let (x, y, names) = batch.unwrap();
                     assert_eq!(
                         (x.shape()[..].to_vec(), names.len()),
@@ -956,7 +956,7 @@ fn empty_batches_are_kept_in_their_places() {
             .build()
             .unwrap();
         let buffers = DeviceBuffers::new(&device, 2).unwrap();
-        for (batch, list) in loader.epoch(0).to_device(&buffers, 1).zip(&lists) {
+        for (batch, list) in loader.epoch(0).prefetch_to_device(&buffers, 1).zip(&lists) {
             assert_eq!(batch.unwrap().shape()[..], [list.len(), 6]);
         }
     }

@@ -408,9 +408,9 @@ fn giant_options_are_served_on_a_device() {
                 device.cut_batches_at(1, 8); // a sample each
             }
             let loader = giant.build(&device);
-            let epoch = loader.epoch(u64::MAX).to_device(&device, depth);
+            let epoch = loader.epoch(u64::MAX).prefetch_to_device(&device, depth);
             giant.check(u64::MAX, epoch.map(back));
-            let epochs = loader.epochs(5..7).to_device(&device, depth);
+            let epochs = loader.epochs(5..7).prefetch_to_device(&device, depth);
             for (number, epoch) in (5..).zip(epochs) {
                 giant.check(number, epoch.map(back));
             }

@@ -93,7 +93,7 @@ proptest! {
                     }
                 }
                 Some(depth) => {
-                    for batch in loader.epoch(epoch).to_device(&device, depth) {
+                    for batch in loader.epoch(epoch).prefetch_to_device(&device, depth) {
                         let (texts, numbers) = batch.unwrap();
                         let texts = texts.values.to_host(false).unwrap().wait().unwrap();
                         let numbers = numbers.to_host(false).unwrap().wait().unwrap();

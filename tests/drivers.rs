@@ -303,7 +303,7 @@ fn use_an_old_device() {
         };
         let loader = DataLoader::builder(TensorDataset::new(rows).unwrap());
         let loader = loader.batch_size(4).pin_memory(&device).build().unwrap();
-        for there in loader.epoch(0).to_device(&device, 1) {
+        for there in loader.epoch(0).prefetch_to_device(&device, 1) {
             let back = there.unwrap().to_host(false).unwrap().wait().unwrap();
             assert!(back.as_slice() == bytes);
         }
@@ -352,7 +352,7 @@ fn use_kernels() {
     let rows = rows.register(&other).unwrap();
     let loader = DataLoader::builder(TensorDataset::new(rows).unwrap());
     let loader = loader.batch_size(4).pin_memory(&other).build().unwrap();
-    assert_eq!(loader.epoch(0).to_device(&other, 1).count(), 1);
+    assert_eq!(loader.epoch(0).prefetch_to_device(&other, 1).count(), 1);
 }
 
 /// What the stub counted.
@@ -784,7 +784,7 @@ fn together(stub: &Stub) {
         while batches.stats().made_batches < BATCHES {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let mut there = batches.to_device(&device, BATCHES as usize);
+        let mut there = batches.prefetch_to_device(&device, BATCHES as usize);
         let (turns, first) = stub.turns(|| there.next().unwrap().unwrap());
         // Five for each submission: of the first batch, which tells how large they are, and of 16 at a time of the others. One by one,
         // they would be 200.
@@ -877,7 +877,7 @@ fn tables(stub: &Stub) {
         );
         let before = stub.count("stub_launches");
         let mut batches = 0;
-        for epoch in there.epochs(0..2).to_device(&device, 40) {
+        for epoch in there.epochs(0..2).prefetch_to_device(&device, 40) {
             let expected = here.epoch(epoch.number());
             for (found, expected) in epoch.zip(expected) {
                 let (a, b, c, d, e, f) = found.unwrap();

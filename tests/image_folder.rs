@@ -615,7 +615,11 @@ fn the_first_epoch_is_cut_as_later_ones_are() {
         .build()
         .unwrap();
     for epoch in 0..2 {
-        for (number, batch) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
+        for (number, batch) in loader
+            .epoch(epoch)
+            .prefetch_to_device(&device, 1)
+            .enumerate()
+        {
             let (images, _) = batch.unwrap();
             let images = images.to_host(true).unwrap().wait().unwrap();
             assert_eq!(images.shape()[..], [6, 16, 16, 3]);

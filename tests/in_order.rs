@@ -148,7 +148,7 @@ fn a_slow_batch_holds_no_copy_up() {
         let loader = build(builder.in_order(false), pins.then_some(&device));
         let expected = [ordered(40, 4, 0), ordered(40, 4, 1)];
         let mut seen = Vec::new();
-        for epoch in loader.epochs(0..2).to_device(&device, depth) {
+        for epoch in loader.epochs(0..2).prefetch_to_device(&device, depth) {
             let (number, len) = (epoch.number(), epoch.len());
             for (at, batch) in epoch.with_info().enumerate() {
                 let (batch, info) = batch.unwrap();
@@ -382,7 +382,7 @@ fn part(job: Job, run: Run, rank: usize, number: u64, state: &LoaderState) -> (S
             batches.map(|(batch, info)| (rows(&batch), info)).collect()
         }
         Some(depth) => {
-            let mut epochs = epochs.to_device(&Device::cpu(), depth);
+            let mut epochs = epochs.prefetch_to_device(&Device::cpu(), depth);
             let epoch = epochs.next().unwrap().with_info().take(run.stops_after);
             let batches = epoch.map(|batch| batch.unwrap());
             batches

@@ -93,7 +93,7 @@ fn round(number: usize, devices: &[Device; 2]) {
         .build()
         .unwrap();
     let buffers = DeviceBuffers::new(device, 2).unwrap();
-    for epoch in pinned.epochs(0..3).to_device(&buffers, 1) {
+    for epoch in pinned.epochs(0..3).prefetch_to_device(&buffers, 1) {
         assert!(epoch.take(5 + number % 9).all(|batch| batch.is_ok()));
     }
     let mut replay = pinned.replay(0).unwrap();
@@ -140,7 +140,7 @@ fn hangs(number: usize, device: &Device) {
         .pin_memory(device)
         .build()
         .unwrap();
-    let mut epoch = loader.epoch(0).to_device(device, 1);
+    let mut epoch = loader.epoch(0).prefetch_to_device(device, 1);
     let is_late = |batch: &pinfeed::Result<_>| matches!(batch, Err(Error::TimedOut(_)));
     assert!(epoch.by_ref().any(|batch| is_late(&batch)));
     let mut open = Some(open);
@@ -170,7 +170,7 @@ fn goes_on_elsewhere(number: usize, device: &Device) {
                 .unwrap();
             let buffers = DeviceBuffers::new(device, 2).unwrap();
             let epochs = loader.resume(0..2, &state).unwrap();
-            let batches = epochs.to_device(&buffers, 1).flatten();
+            let batches = epochs.prefetch_to_device(&buffers, 1).flatten();
             assert!(batches.take(most).all(|batch| batch.is_ok()));
             left = loader.state();
         }
@@ -196,7 +196,7 @@ fn table(number: usize) {
         .pin_memory(&device)
         .build()
         .unwrap();
-    let mut batches = loader.epoch(0).to_device(&device, 3);
+    let mut batches = loader.epoch(0).prefetch_to_device(&device, 3);
     assert!(batches.by_ref().take(2).all(|batch| batch.is_ok()));
     for batch in loader.epoch(1).take(3) {
         let batch = batch.unwrap();

@@ -190,7 +190,7 @@ fn announcements_go_on_across_the_boundary_of_epochs() {
                 epochs.for_each(|epoch| assert!(epoch.into_iter().all(|batch| batch.is_ok())));
             }
             true => {
-                let epochs = loader.epochs(4..7).to_device(&device, 1);
+                let epochs = loader.epochs(4..7).prefetch_to_device(&device, 1);
                 epochs.for_each(|epoch| assert!(epoch.into_iter().all(|batch| batch.is_ok())));
             }
         }
@@ -453,7 +453,7 @@ fn parts_are_announced_in_the_same_way() {
             .pin_memory(&device)
             .build()
             .unwrap();
-        for epoch in loader.epochs(0..3).to_device(&device, 1) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(&device, 1) {
             let batches: Vec<_> = epoch.map(|batch| batch.unwrap().shape()[0]).collect();
             assert_eq!(batches, [40, 40, 20]);
         }

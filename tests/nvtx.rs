@@ -41,7 +41,7 @@ fn child() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         batch.unwrap();
     }
     drop(loader);

@@ -233,7 +233,11 @@ fn missing_rows_lie_beside_gathered_ones() {
         .build()
         .unwrap();
     for epoch in 0..3 {
-        for (number, batch) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
+        for (number, batch) in loader
+            .epoch(epoch)
+            .prefetch_to_device(&device, 1)
+            .enumerate()
+        {
             let (images, mask) = batch.unwrap();
             let images = images.to_host(true).unwrap().wait().unwrap();
             let mask = mask.to_host(true).unwrap().wait().unwrap();

@@ -336,7 +336,7 @@ fn rows_travel_to_a_device_and_may_be_mapped() {
         .unwrap();
     let (rows, labels) = loader
         .epoch(0)
-        .to_device(&device, 2)
+        .prefetch_to_device(&device, 2)
         .next()
         .unwrap()
         .unwrap();

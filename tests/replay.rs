@@ -106,7 +106,7 @@ fn a_derived_batch_is_copied_for_each_step() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    let mut replay = loader.replay(0).unwrap().to_device(&device, 2);
+    let mut replay = loader.replay(0).unwrap().prefetch_to_device(&device, 2);
     assert_eq!(replay.len(), 4);
     let mut held = Vec::new(); // as a program may that looks back
     for batch in replay.by_ref() {

@@ -95,7 +95,11 @@ fn bad_samples_are_treated_as_on_ranks() {
                 for (device, found) in found.iter().enumerate() {
                     let world = World::new(rank * count + device, ranks * count).unwrap();
                     let alone = devices(1);
-                    let expected = batches(build(world, &alone).epoch(1).to_device(&alone[0], 1));
+                    let expected = batches(
+                        build(world, &alone)
+                            .epoch(1)
+                            .prefetch_to_device(&alone[0], 1),
+                    );
                     // (An error tells the batch's number on its rank.)
                     let ok = |batch: &Result<Rows, String>| batch.clone().ok();
                     assert!(

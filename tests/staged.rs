@@ -492,7 +492,7 @@ fn to_a_device_and_in_batches_that_are_listed() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    for epoch in loader.epochs(0..2).to_device(&device, 1) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 1) {
         for (number, batch) in epoch.enumerate() {
             let (indices, _) = batch.unwrap();
             let back = indices.to_host(false).unwrap().wait().unwrap();

@@ -112,7 +112,7 @@ fn epochs_on_a_device_and_of_streams_have_theirs() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    let mut epoch = loader.epoch(0).to_device(&device, 2).with_info();
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2).with_info();
     for batch in epoch.by_ref().take(9) {
         drop(batch.unwrap());
     }
@@ -481,12 +481,12 @@ fn every_count_is_what_the_program_saw() {
             2
         }),
         ("to a device", |loader, devices, seen| {
-            seen.look(|| loader.epoch(0).to_device(&devices[0], 2));
-            seen.look(|| loader.epoch(1).to_device(&devices[0], 2).take(2));
+            seen.look(|| loader.epoch(0).prefetch_to_device(&devices[0], 2));
+            seen.look(|| loader.epoch(1).prefetch_to_device(&devices[0], 2).take(2));
             2
         }),
         ("epochs to a device", |loader, devices, seen| {
-            let mut epochs = loader.epochs(0..2).to_device(&devices[0], 2);
+            let mut epochs = loader.epochs(0..2).prefetch_to_device(&devices[0], 2);
             seen.look(|| epochs.next().unwrap());
             seen.look(|| epochs.next().unwrap());
             2
@@ -563,7 +563,7 @@ fn every_count_of_a_stream_is_what_the_program_saw() {
         seen.check(1, workers, &loader.stats(), "a stream");
         assert_eq!((seen.batches, seen.rows), (11, 42));
         seen.look(|| loader.epoch(1).take(3));
-        let mut epochs = loader.epochs(2..4).to_device(&device, 2);
+        let mut epochs = loader.epochs(2..4).prefetch_to_device(&device, 2);
         seen.look(|| epochs.next().unwrap());
         seen.look(|| epochs.next().unwrap().take(2));
         drop(epochs);

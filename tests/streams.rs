@@ -171,7 +171,7 @@ fn what_comes_depends_on_neither_workers_nor_prefetch_nor_where_it_goes() {
                     count += 1;
                 }
                 assert_eq!(count, 8);
-                let there = loader.epoch(1).to_device(device, 2).with_info();
+                let there = loader.epoch(1).prefetch_to_device(device, 2).with_info();
                 let mut items = 0;
                 for (batch, expected) in there.zip(&expected) {
                     let ((numbers, _), info) = batch.unwrap();
@@ -437,7 +437,11 @@ fn a_stream_without_end_is_left_by_break() {
             }
         }
         assert_eq!(seen, 15);
-        for (number, epoch) in loader.epochs(0..3).to_device(&device, 2).enumerate() {
+        for (number, epoch) in loader
+            .epochs(0..3)
+            .prefetch_to_device(&device, 2)
+            .enumerate()
+        {
             assert_eq!(epoch.take(number).count(), number);
         }
     }
@@ -464,7 +468,7 @@ fn epochs_are_loaded_across_their_boundary() {
                 let number = epoch.number();
                 assert_eq!(all(epoch), expected(number));
             }
-            for epoch in loader.epochs(2..5).to_device(&device, 3) {
+            for epoch in loader.epochs(2..5).prefetch_to_device(&device, 3) {
                 let number = epoch.number();
                 let batches = epoch
                     .map(|batch| values(&batch.unwrap().to_host(true).unwrap().wait().unwrap()));

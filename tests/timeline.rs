@@ -80,7 +80,7 @@ fn each_batch_is_loaded_collated_sent_copied_and_waited_for() {
         .build()
         .unwrap();
     let recording = loader.record();
-    let mut epoch = loader.epoch(3).to_device(&device, 2);
+    let mut epoch = loader.epoch(3).prefetch_to_device(&device, 2);
     for batch in epoch.by_ref() {
         batch.unwrap().to_host(true).unwrap().wait().unwrap(); // its copy is over
     }

@@ -338,7 +338,7 @@ fn batches_on_their_way_to_a_device() {
             let loader = how.build(DataLoader::builder(samples), &device);
             // (Another epoch's may come first: they are loaded ahead.)
             let mut late = Vec::new();
-            for epoch in loader.epochs(0..3).to_device(&device, 2) {
+            for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
                 let batches: Vec<_> = epoch.collect();
                 let is_late = batches.iter().any(Result::is_err);
                 let hang: &[u64] = if is_late { &[13] } else { &[] };
@@ -822,7 +822,7 @@ fn who_cannot_wait_asks_again() {
                     seen
                 }
                 true => {
-                    let mut epoch = loader.epoch(0).to_device(&device, 1).with_info();
+                    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 1).with_info();
                     gate.wait_for(1);
                     for _ in 0..3 {
                         assert!(matches!(epoch.try_next(), TryNext::NotYet));
@@ -956,7 +956,7 @@ fn a_batch_half_of_which_came() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    let mut epoch = loader.epoch(0).to_device(&device, 1);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 1);
     gate.wait_for(1);
     for _ in 0..100 {
         assert!(matches!(epoch.try_next(), TryNext::NotYet));

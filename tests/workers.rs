@@ -83,7 +83,11 @@ fn batches_on_a_device_do_not_depend_on_the_choice() {
             .pin_memory(&device)
             .build()
             .unwrap();
-        for (number, epoch) in loader.epochs(0..3).to_device(&device, 2).enumerate() {
+        for (number, epoch) in loader
+            .epochs(0..3)
+            .prefetch_to_device(&device, 2)
+            .enumerate()
+        {
             let expected: Vec<_> = alone.epoch(number as u64).map(rows).collect();
             let seen = epoch.map(|batch| {
                 thread::sleep(Duration::from_micros(300));

@@ -93,8 +93,11 @@ impl<T: Number> Run<'_, T> {
                     .map(|device| self.loader(std::slice::from_ref(device), workers))
                     .collect::<Outcome<_>>()?;
                 let epochs = loaders.iter().zip(&devices);
-                let epochs = epochs
-                    .map(|(loader, device)| loader.epochs(0..).to_device(device, self.args.depth));
+                let epochs = epochs.map(|(loader, device)| {
+                    loader
+                        .epochs(0..)
+                        .prefetch_to_device(device, self.args.depth)
+                });
                 self.feed(epochs.collect(), &devices)?
             }
             _ => {

@@ -352,7 +352,9 @@ mod images {
     fn differences(args: &Args, folder: &Path, loader: &Loader, device: &Device) -> Outcome<Off> {
         let plain = self::loader(args, folder, 0, loader.batch_size(), None)?;
         let (mut batches, mut bytes, mut sum, mut most) = (0, 0u64, 0, 0);
-        let sent = loader.epoch(CHECKED_EPOCH).to_device(device, args.depth);
+        let sent = loader
+            .epoch(CHECKED_EPOCH)
+            .prefetch_to_device(device, args.depth);
         // (On the host, the CPU decodes.)
         for (batch, expected) in sent.zip(plain.epoch(CHECKED_EPOCH)).take(CHECKED_BATCHES) {
             let ((images, labels), expected) = (batch?, expected?);

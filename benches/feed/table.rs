@@ -132,7 +132,10 @@ impl Run<'_> {
         };
         'window: for number in 1.. {
             if ["ahead", "resident", "wide"].contains(&self.variant) {
-                for batch in loader.epoch(number).to_device(&device, self.args.depth) {
+                for batch in loader
+                    .epoch(number)
+                    .prefetch_to_device(&device, self.args.depth)
+                {
                     drop(batch?);
                     if count() {
                         break 'window;

@@ -170,7 +170,7 @@ impl<T: Number> Run<'_, T> {
         let epoch = loader.epoch(EPOCH);
         let batches: Box<dyn Iterator<Item = _>> = match self.way {
             Way::Loop => Box::new(epoch.map(|batch| batch?.to_device(device, true))),
-            Way::Ahead(depth) => Box::new(epoch.to_device(device, depth)),
+            Way::Ahead(depth) => Box::new(epoch.prefetch_to_device(device, depth)),
         };
         let mut checked = 0;
         for batch in batches.take(CHECKED_BATCHES) {

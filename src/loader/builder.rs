@@ -336,7 +336,7 @@ impl<D, C> Builder<D, C> {
     ///
     /// Batches are built in place; the pin thread copies only what a `collate_fn` builds elsewhere. A *slab* is a block of this memory that
     /// a batch is built in. It returns to the ring when the batch was copied and dropped. An epoch holds at most `prefetch` + 3 slabs, or
-    /// `prefetch` + `depth` + 2 if it is sent ahead ([`Epoch::to_device`](crate::loader::Epoch::to_device)).
+    /// `prefetch` + `depth` + 2 if it is sent ahead ([`Epoch::prefetch_to_device`](crate::loader::Epoch::prefetch_to_device)).
     ///
     /// Batches that take microseconds may share slabs of at most 256 KiB. Such a slab is free when the program has dropped the last of its
     /// batches. If `prefetch` is not set, there may then be up to 35 slabs, which are made in the first epoch.

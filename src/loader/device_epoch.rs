@@ -18,7 +18,7 @@ use crate::pipeline::{Delivered, DeviceQueue, EpochHandle, Made, Patience, Taken
 use crate::pipeline::{Place, Watched};
 use crate::sync::{Arc, Instant, Weak};
 
-/// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
+/// One pass over the data set, on a device: [`Epoch::prefetch_to_device`] makes it.
 ///
 /// # Examples
 ///
@@ -32,7 +32,7 @@ use crate::sync::{Arc, Instant, Weak};
 ///     .num_workers(2)
 ///     .pin_memory(&device)
 ///     .build()?;
-/// for batch in loader.epoch(0).to_device(&device, 2) { // two batches ahead of this one
+/// for batch in loader.epoch(0).prefetch_to_device(&device, 2) { // two batches ahead of this one
 ///     let batch = batch?;
 ///     let x = batch.on(&stream)?; // launch kernels on `stream` here
 ///     assert_eq!(x.shape()[..], [10, 8]);

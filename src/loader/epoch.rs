@@ -304,7 +304,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Synchronization
     ///
     /// Returns at once. The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
+    pub fn prefetch_to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
         let target = target.into();
         let depth = target.depth(depth);
         let queue = self.pipeline().send_to(&self.handle, &target, depth);

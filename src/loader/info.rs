@@ -167,7 +167,7 @@ impl fmt::Debug for BatchInfo {
 ///     .shuffle(true)
 ///     .pin_memory(&device)
 ///     .build()?;
-/// for batch in loader.epoch(0).to_device(&device, 1).with_info() {
+/// for batch in loader.epoch(0).prefetch_to_device(&device, 1).with_info() {
 ///     let (numbers, info) = batch?;
 ///     println!("batch {}: samples {:?}", info.batch(), info.indices());
 ///     assert_eq!(numbers.len(), info.rows());

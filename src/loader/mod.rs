@@ -171,7 +171,7 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// Returns at once; workers begin to load, `prefetch` batches ahead. (If samples lie in registered memory, or batches are so
     /// large that they would travel to the device in parts, loading depends on where they go, and begins with the first `next` or
-    /// `to_device`.) Dropping the epoch does not wait for workers.
+    /// `prefetch_to_device`.) Dropping the epoch does not wait for workers.
     ///
     /// With a [batch sampler](crate::sampler::BatchSampler), the call takes as long as this epoch's lists do.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
@@ -212,7 +212,7 @@ impl<B: Batch> DataLoader<B> {
     ///     .pin_memory(&device)
     ///     .build()?;
     ///
-    /// for epoch in loader.epochs(0..3).to_device(&device, 2) {
+    /// for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
     ///     for batch in epoch {
     ///         let numbers = batch?; // on the device
     ///         # assert_eq!(numbers.len(), 10);
@@ -244,8 +244,8 @@ impl<B: Batch> DataLoader<B> {
     /// would if loading cost nothing.
     ///
     /// Replace `loader.epoch(n)` by `loader.replay(n)?`, and measure. If the loop is no faster, loading was hidden already, and what
-    /// limits it is the step, or the copy to the device, which [`to_device`](Replay::to_device) does for each step as ever. To leave out
-    /// the copy as well, keep one device batch and run the step on it.
+    /// limits it is the step, or the copy to the device, which [`prefetch_to_device`](Replay::prefetch_to_device) does for each step as
+    /// ever. To leave out the copy as well, keep one device batch and run the step on it.
     ///
     /// Only batches that can be given out several times have this function ([`Share`]); they share their memory, and so cannot be
     /// written on the host. The batch travels whole, even where an epoch's batches travel in parts or have their rows gathered by the

@@ -41,7 +41,7 @@ use crate::sync::{Arc, OnceLock};
 ///     .num_workers(2)
 ///     .pin_memory(&device)
 ///     .build()?;
-/// assert_eq!(loader.epoch(0).to_device(&device, 2).count(), 12); // the last 4 samples are left out
+/// assert_eq!(loader.epoch(0).prefetch_to_device(&device, 2).count(), 12); // the last 4 samples are left out
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[must_use = "a builder does nothing until `build`"]

@@ -50,10 +50,14 @@ impl<'a, B: Batch> StreamEpoch<'a, B> {
         WithInfo::new(self)
     }
 
-    /// Sends batches to the device ahead of the consumer, as [`Epoch::to_device`]. (They do not travel in parts.)
-    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> StreamDeviceEpoch<'a, B> {
+    /// Sends batches to the device ahead of the consumer, as [`Epoch::prefetch_to_device`]. (They do not travel in parts.)
+    pub fn prefetch_to_device(
+        self,
+        target: impl Into<Target>,
+        depth: usize,
+    ) -> StreamDeviceEpoch<'a, B> {
         StreamDeviceEpoch {
-            epoch: self.epoch.to_device(target, depth),
+            epoch: self.epoch.prefetch_to_device(target, depth),
         }
     }
 
@@ -90,7 +94,7 @@ impl<B: Batch> fmt::Debug for StreamEpoch<'_, B> {
     }
 }
 
-/// One pass over a stream, on a device: [`StreamEpoch::to_device`] makes it. As [`DeviceEpoch`], without a length.
+/// One pass over a stream, on a device: [`StreamEpoch::prefetch_to_device`] makes it. As [`DeviceEpoch`], without a length.
 ///
 /// # Examples
 ///
@@ -100,7 +104,7 @@ impl<B: Batch> fmt::Debug for StreamEpoch<'_, B> {
 /// let device = Device::cpu();
 /// let numbers = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
 /// let loader = DataLoader::stream(numbers).batch_size(4).num_workers(2).pin_memory(&device).build()?;
-/// for batch in loader.epoch(0).to_device(&device, 2) {
+/// for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
 ///     let numbers = batch?; // on the device
 ///     # assert!(numbers.len() <= 4);
 /// }
@@ -189,14 +193,14 @@ pub struct StreamEpochs<'a, B: Batch, I> {
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>> StreamEpochs<'a, B, I> {
-    /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epochs::to_device`].
-    pub fn to_device(
+    /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epochs::prefetch_to_device`].
+    pub fn prefetch_to_device(
         self,
         target: impl Into<Target>,
         depth: usize,
     ) -> StreamDeviceEpochs<'a, B, I> {
         StreamDeviceEpochs {
-            epochs: self.epochs.to_device(target, depth),
+            epochs: self.epochs.prefetch_to_device(target, depth),
         }
     }
 }
@@ -222,7 +226,7 @@ impl<B: Batch, I> fmt::Debug for StreamEpochs<'_, B, I> {
     }
 }
 
-/// Several passes over a stream, one after the other, on a device: [`StreamEpochs::to_device`] makes it. As [`DeviceEpochs`].
+/// Several passes over a stream, one after the other, on a device: [`StreamEpochs::prefetch_to_device`] makes it. As [`DeviceEpochs`].
 ///
 /// # Examples
 ///
@@ -233,7 +237,7 @@ impl<B: Batch, I> fmt::Debug for StreamEpochs<'_, B, I> {
 /// let numbers = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
 /// let loader = DataLoader::stream(numbers).batch_size(4).num_workers(2).pin_memory(&device).build()?;
 /// let mut steps = 0;
-/// for epoch in loader.epochs(0..3).to_device(&device, 1) {
+/// for epoch in loader.epochs(0..3).prefetch_to_device(&device, 1) {
 ///     for batch in epoch {
 ///         let _numbers = batch?; // on the device
 ///         steps += 1;

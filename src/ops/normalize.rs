@@ -136,7 +136,7 @@ impl DeviceTensor<u8> {
     /// let mixing = Mixup::new().mixup(0.2).cutmix(1.0);
     /// let pictures = from_fn(32, |index, _| Ok((Tensor::<u8>::zeros(&[32, 32, 3]), index as i64 % 10)));
     /// let loader = DataLoader::builder(pictures).batch_size(8).shuffle(true).build()?;
-    /// for batch in loader.epoch(0).to_device(&device, 2).with_info() {
+    /// for batch in loader.epoch(0).prefetch_to_device(&device, 2).with_info() {
     ///     let ((images, labels), info) = batch?;
     ///     let mix: MixupDraw = mixing.draw(&mut info.rng(), 32, 32);
     ///     let images = images.normalize_mixed::<f32>(&Normalize::IMAGENET, &mix)?;

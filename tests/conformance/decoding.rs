@@ -49,7 +49,7 @@ pub fn ready(device: &Device) -> pinfeed::Result<()> {
     let list = [(fixture("444-37x11.jpg"), 0)];
     let pictures = ImageFolder::from_list(list)?.transform(ImageTransform::eval(8));
     let loader = loader(pictures.decode(Decode::Device), device, 1, 0);
-    for batch in loader.epoch(0).to_device(device, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(device, 1) {
         if let Err(error @ Error::Decoder { .. }) = batch {
             return Err(error); // others are the tests' to find
         }
@@ -101,7 +101,7 @@ fn fetched(there: Result<There, Error>) -> Rows {
 
 /// An epoch that the device decodes, and its counts.
 fn by_device(loader: &DataLoader<Host>, device: &Device, epoch: u64) -> (Vec<Rows>, Stats) {
-    let mut sent = loader.epoch(epoch).to_device(device, 2);
+    let mut sent = loader.epoch(epoch).prefetch_to_device(device, 2);
     let rows = sent.by_ref().map(fetched).collect();
     (rows, sent.stats())
 }
@@ -251,7 +251,7 @@ fn decoding_fails_as_on_the_cpu(backend: &Backend) {
             let (encoded, plain) = (of(Decode::Device), of(Decode::Cpu));
             for epoch in 0..2 {
                 let (there, stats) = by_device(&encoded, device, epoch);
-                let mut sent = plain.epoch(epoch).to_device(device, 2);
+                let mut sent = plain.epoch(epoch).prefetch_to_device(device, 2);
                 let here: Vec<Rows> = sent.by_ref().map(fetched).collect();
                 compare(backend, &there, &here, &mut Off::default(), &how);
                 assert!(stats.device_decoded > 0, "{how}");
@@ -320,7 +320,9 @@ fn decoding_may_be_left_and_shared(backend: &Backend) {
         let whole = by_cpu(&pictures, device, batch, 7);
         for taken in [0, 1, 2, 5] {
             let taken = taken.min(whole.len());
-            let mut epochs = loader.epochs(7..10).to_device(device, 1 + taken % 3);
+            let mut epochs = loader
+                .epochs(7..10)
+                .prefetch_to_device(device, 1 + taken % 3);
             let mut epoch = epochs.next().unwrap();
             let kept: Vec<_> = epoch.by_ref().take(taken).collect();
             match taken % 2 {
@@ -440,7 +442,7 @@ fn all_by_device(
     let patience = Instant::now() + Duration::from_secs(60);
     loop {
         // (Always the same epoch: its random numbers are compared.)
-        let mut sent = loader.epoch(1).to_device(device, 2);
+        let mut sent = loader.epoch(1).prefetch_to_device(device, 2);
         let mut rows = Vec::new();
         for pixels in sent.by_ref() {
             let pixels = pixels.unwrap().to_host(true).unwrap().wait().unwrap();

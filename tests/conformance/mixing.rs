@@ -313,7 +313,7 @@ fn batches_of_a_loader_are_mixed(backend: &Backend) {
     let mixing = Mixup::new().mixup(0.4).cutmix(1.0);
     let (mut cut, mut blended) = (0, 0);
     for epoch in 0..6 {
-        let batches = loader.epoch(epoch).to_device(device, 2);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
         let expected = bytes.chunks(15 * 16 * 12 * 3);
         for (number, (batch, bytes)) in (0..).zip(batches.zip(expected)) {
             let (pictures, labels) = batch.unwrap();

@@ -137,7 +137,7 @@ fn batches_of_a_loader_are_normalized(backend: &Backend) {
         .unwrap();
     let normalize = Normalize::new(MEAN, STD);
     for epoch in 0..3 {
-        let batches = loader.epoch(epoch).to_device(device, 2);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
         for (batch, bytes) in batches.zip(bytes.chunks(15 * 16 * 12 * 3)) {
             let normalized = batch.unwrap().normalize::<f32>(&normalize).unwrap();
             check(&normalized, bytes, false);

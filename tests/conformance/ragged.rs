@@ -120,7 +120,7 @@ fn ragged_rows_are_the_same_on_every_path(backend: &Backend) {
                 check_there(there.unwrap(), first(number));
             }
             for epoch in 1..3 {
-                let batches = loader.epoch(epoch).to_device(device, 2);
+                let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
                 for (number, batch) in batches.enumerate() {
                     check_there(batch.unwrap(), first(number));
                 }
@@ -152,7 +152,7 @@ fn ragged_batches_lie_beside_gathered_rows(backend: &Backend) {
         .build()
         .unwrap();
     for epoch in 0..3 {
-        let batches = loader.epoch(epoch).to_device(device, 1);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         for (number, batch) in batches.enumerate() {
             let (images, found) = batch.unwrap();
             let images = images.to_host(true).unwrap().wait().unwrap();
@@ -179,7 +179,7 @@ fn ragged_rows_of_another_shape_are_refused(backend: &Backend) {
             .pin_memory(&backend.device)
             .build()
             .unwrap();
-        let mut batches = loader.epoch(0).to_device(&backend.device, 1);
+        let mut batches = loader.epoch(0).prefetch_to_device(&backend.device, 1);
         assert_eq!(batches.next().unwrap().unwrap().1.len(), 10);
         let Some(Err(Error::Collate(misfit))) = batches.next() else {
             panic!("a row of five numbers came among rows of four");

@@ -66,7 +66,7 @@ fn on_every_path<S, B>(
                 check(there.unwrap(), number, batch_size);
             }
             for epoch in 1..3 {
-                let batches = loader.epoch(epoch).to_device(device, 2);
+                let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
                 for (number, batch) in batches.enumerate() {
                     check(batch.unwrap(), number, batch_size);
                 }
@@ -221,7 +221,7 @@ fn optional_rows_lie_beside_gathered_ones(backend: &Backend) {
         .build()
         .unwrap();
     for epoch in 0..3 {
-        let batches = loader.epoch(epoch).to_device(device, 1);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         for (number, batch) in batches.enumerate() {
             let (images, mask) = batch.unwrap();
             let (images, mask) = (back(&images), back(&mask));
@@ -257,7 +257,7 @@ fn padded_batches_without_their_bad_samples_travel_too(backend: &Backend) {
             .pin_memory(device)
             .build()
             .unwrap();
-        for epoch in loader.epochs(0..3).to_device(device, 2) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(device, 2) {
             let mut rows = 0;
             for batch in epoch {
                 let (indices, padded) = batch.unwrap();

@@ -125,7 +125,11 @@ fn arrives<D: Dataset<Sample = Tensor<u8>>>(
         let loader = builder.pin_memory(device).build().unwrap();
         let recording = (taking == Taking::Records).then(|| loader.record());
         let mut seen = Vec::new();
-        for mut epoch in loader.resume(EPOCHS, state).unwrap().to_device(device, 2) {
+        for mut epoch in loader
+            .resume(EPOCHS, state)
+            .unwrap()
+            .prefetch_to_device(device, 2)
+        {
             while seen.len() < most {
                 let next = match taking {
                     Taking::Polls => loop {
@@ -191,7 +195,11 @@ fn streams_go_on(backend: &Backend) {
         let builder = builder().num_workers(workers).pin_memory(device);
         let loader = builder.build::<Tensor<u8>>().unwrap();
         let mut seen = Vec::new();
-        for mut epoch in loader.resume(EPOCHS, state).unwrap().to_device(device, 2) {
+        for mut epoch in loader
+            .resume(EPOCHS, state)
+            .unwrap()
+            .prefetch_to_device(device, 2)
+        {
             while seen.len() < most {
                 let Some(batch) = epoch.next() else { break };
                 seen.push(rows_there(&batch.unwrap()));
@@ -378,7 +386,7 @@ fn one_batch_comes_again_and_again(backend: &Backend) {
         let builder = shuffled().batch_size(BATCH).num_workers(workers);
         let loader = builder.pin_memory(device).build().unwrap();
         let mut steps = 0;
-        for batch in loader.replay(0).unwrap().to_device(device, 2) {
+        for batch in loader.replay(0).unwrap().prefetch_to_device(device, 2) {
             let mut batch: DeviceTensor<u8> = batch.unwrap();
             assert_eq!(rows_there(&batch), expected[0]);
             let written = batch.on_mut(&stream).unwrap();

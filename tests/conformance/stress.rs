@@ -63,7 +63,7 @@ fn a_loader_beside_random_programs(backend: &Backend) {
 
 fn feed(loader: &DataLoader<Tensor<u32>>, device: &Device, epoch: u64) {
     let mut seen = vec![false; 4_000];
-    for batch in loader.epoch(epoch).to_device(device, 2) {
+    for batch in loader.epoch(epoch).prefetch_to_device(device, 2) {
         let back = batch.unwrap().to_host(true).unwrap().wait().unwrap();
         for row in back.as_slice().chunks_exact(500) {
             let number = row[0];

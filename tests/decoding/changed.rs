@@ -13,7 +13,7 @@ fn devices_own(device: &Device) -> u64 {
     let loader = loader(pictures().decode(Decode::Device), device, 8, 2);
     let mut last = 0;
     for epoch in 0..2 {
-        let mut sent = loader.epoch(epoch).to_device(device, 2);
+        let mut sent = loader.epoch(epoch).prefetch_to_device(device, 2);
         assert!(sent.by_ref().all(|batch| batch.is_ok()));
         last = sent.stats().device_decoded;
     }
@@ -54,7 +54,7 @@ fn changed_pictures_are_the_cpus() {
             let encoded = pictures.clone().decode(Decode::Device);
             let loader = loader(encoded, &device, batch, workers);
             for epoch in 0..2 {
-                let mut sent = loader.epoch(epoch).to_device(&device, 2);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 let rows: Rows = sent.by_ref().map(fetched).collect();
                 let how = format!("{number}, {batch} a batch, {workers} workers, epoch {epoch}");
                 let here = expected(&pictures, &device, batch, epoch);
@@ -94,7 +94,7 @@ fn what_is_left_to_the_cpu_is_counted() {
         let pictures = pictures().transform(transform);
         let loader = loader(pictures.clone().decode(Decode::Device), &device, 8, 2);
         for epoch in 0..3 {
-            let mut sent = loader.epoch(epoch).to_device(&device, 2);
+            let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
             let rows: Rows = sent.by_ref().map(fetched).collect();
             assert!(rows == expected(&pictures, &device, 8, epoch), "{reason}");
             let stats = sent.stats();
@@ -131,7 +131,7 @@ fn masks_and_boxes_follow() {
             let loader = loader.pin_memory(&device).build::<Host>().unwrap();
             let mut rows = Vec::new();
             for epoch in 0..2 {
-                let mut sent = loader.epoch(epoch).to_device(&device, 2);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 for batch in sent.by_ref() {
                     let (pixels, masks, boxes): There = batch.unwrap();
                     let pixels = pixels.to_host(true).unwrap().wait().unwrap();

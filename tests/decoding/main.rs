@@ -108,7 +108,7 @@ fn a_device_decodes_what_the_cpu_would() {
             workers,
         );
         for epoch in 0..2 {
-            let mut sent = loader.epoch(epoch).to_device(&device, 2);
+            let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
             let rows: Rows = sent.by_ref().map(fetched).collect();
             assert!(
                 rows == expected(&pictures, &device, batch, epoch),
@@ -161,7 +161,7 @@ fn what_fails_on_the_cpu_fails_there() {
                     let loader = loader.batch_size(7).seed(3).num_workers(workers);
                     let loader = loader.on_error(on_error).pin_memory(&device);
                     let loader = loader.build::<Batch>().unwrap();
-                    let rows = loader.epochs(0..2).to_device(&device, 3).flatten();
+                    let rows = loader.epochs(0..2).prefetch_to_device(&device, 3).flatten();
                     let rows = rows.map(fetched).collect();
                     (rows, loader.total_stats())
                 };
@@ -210,7 +210,7 @@ fn damage_that_a_decoder_finds_is_a_samples_error() {
             .batch_size(2)
             .num_workers(workers);
         let loader = loader.pin_memory(&device).build::<Batch>().unwrap();
-        for epoch in loader.epochs(0..3).to_device(&device, 3) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(&device, 3) {
             let batches: Vec<_> = epoch.collect();
             let [Err(Error::Sample(id, cause)), Ok(_)] = &batches[..] else {
                 panic!(
@@ -232,7 +232,11 @@ fn epochs_follow_each_other() {
     let device = Device::cpu();
     let pictures = pictures();
     let loader = loader(pictures.clone().decode(Decode::Device), &device, 8, 2);
-    for (number, epoch) in loader.epochs(0..3).to_device(&device, 4).enumerate() {
+    for (number, epoch) in loader
+        .epochs(0..3)
+        .prefetch_to_device(&device, 4)
+        .enumerate()
+    {
         let rows: Rows = epoch.map(fetched).collect();
         assert!(
             rows == expected(&pictures, &device, 8, number as u64),
@@ -263,7 +267,11 @@ fn batches_on_the_host_are_decoded() {
         let there = pinfeed::Batch::to_device(batch, &device, true);
         assert!(fetched(there) == rows[0]);
         // And after it, an epoch that goes there.
-        let rows: Rows = loader.epoch(1).to_device(&device, 1).map(fetched).collect();
+        let rows: Rows = loader
+            .epoch(1)
+            .prefetch_to_device(&device, 1)
+            .map(fetched)
+            .collect();
         assert!(rows == expected(&pictures, &device, 8, 1));
     }
 }
@@ -280,7 +288,9 @@ fn epochs_may_end_while_pictures_are_decoded() {
             let loader = loader(pictures.clone().decode(Decode::Device), &device, 4, workers);
             let whole = expected(&pictures, &Device::cpu(), 4, 7);
             for taken in [0, 1, 2, 5, 9] {
-                let mut epochs = loader.epochs(7..10).to_device(&device, 1 + taken % 3);
+                let mut epochs = loader
+                    .epochs(7..10)
+                    .prefetch_to_device(&device, 1 + taken % 3);
                 let mut epoch = epochs.next().unwrap();
                 let kept: Vec<_> = epoch.by_ref().take(taken).collect();
                 match seed % 3 {
@@ -291,7 +301,11 @@ fn epochs_may_end_while_pictures_are_decoded() {
                 let kept: Rows = kept.into_iter().map(fetched).collect();
                 assert!(kept == whole[..taken], "{workers} workers, {taken} taken");
             }
-            let rows: Rows = loader.epoch(7).to_device(&device, 2).map(fetched).collect();
+            let rows: Rows = loader
+                .epoch(7)
+                .prefetch_to_device(&device, 2)
+                .map(fetched)
+                .collect();
             assert!(rows == whole, "{workers} workers");
             drop(loader);
             assert_eq!(device.memory().device_held_bytes, 0);
@@ -312,7 +326,7 @@ fn loaders_share_a_decoder() {
             let (device, expected) = (&device, &expected[number]);
             scope.spawn(move || {
                 for _ in 0..3 {
-                    let sent = loader.epoch(number as u64).to_device(device, 2);
+                    let sent = loader.epoch(number as u64).prefetch_to_device(device, 2);
                     let rows: Rows = sent.map(fetched).collect();
                     assert!(rows == *expected, "loader {number}");
                 }
@@ -335,7 +349,7 @@ fn there_is_little_memory() {
             for depth in [0, 1, 20] {
                 let rows: Rows = loader
                     .epoch(0)
-                    .to_device(&device, depth)
+                    .prefetch_to_device(&device, depth)
                     .map(fetched)
                     .collect();
                 assert!(
@@ -358,13 +372,17 @@ fn batches_come_in_any_order() {
     let mut expected: Rows = {
         let loader = DataLoader::builder(pictures.decode(Decode::Cpu)).batch_size(4);
         let loader = loader.pin_memory(&device).build::<Batch>().unwrap();
-        loader.epoch(0).to_device(&device, 0).map(fetched).collect()
+        loader
+            .epoch(0)
+            .prefetch_to_device(&device, 0)
+            .map(fetched)
+            .collect()
     };
     expected.sort();
     for epoch in 0..5 {
         let mut rows: Rows = loader
             .epoch(epoch)
-            .to_device(&device, 3)
+            .prefetch_to_device(&device, 3)
             .map(fetched)
             .collect();
         rows.sort();
@@ -452,7 +470,7 @@ fn a_batch_may_be_read_before_it_is_sent() {
     let loader = loader.pin_memory(&device).build::<Bright>().unwrap();
     for epoch in 0..2 {
         let mut at = 0;
-        for there in loader.epoch(epoch).to_device(&device, 2) {
+        for there in loader.epoch(epoch).prefetch_to_device(&device, 2) {
             let (pixels, sums) = fetched(there).unwrap();
             for (row, sum) in pixels.chunks(16 * 16 * 3).zip(sums) {
                 assert!(row == expected[at]);
@@ -487,7 +505,7 @@ fn any_call_of_the_device_may_fail() {
                 .pin_memory(&device)
                 .build::<Batch>();
             let Ok(loader) = loader else { continue };
-            for (number, there) in loader.epoch(0).to_device(&device, 2).enumerate() {
+            for (number, there) in loader.epoch(0).prefetch_to_device(&device, 2).enumerate() {
                 let fetched = there.and_then(|(pixels, labels)| {
                     let pixels = pixels.to_host(true)?.wait()?;
                     Ok((pixels.to_vec(), labels.to_host(true)?.wait()?.to_vec()))
@@ -532,7 +550,7 @@ fn a_picture_that_says_that_it_is_huge_is_its_samples_error() {
             let loader = loader.build::<Batch>().unwrap();
             let mut said = Vec::new();
             for _ in 0..2 {
-                let batches: Vec<_> = loader.epoch(0).to_device(&device, 2).collect();
+                let batches: Vec<_> = loader.epoch(0).prefetch_to_device(&device, 2).collect();
                 let [Ok(_), Err(error @ Error::Sample(id, _))] = &batches[..] else {
                     panic!(
                         "{:?}",

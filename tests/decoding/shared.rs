@@ -38,7 +38,7 @@ fn both_make_what_the_cpu_would() {
         for workers in [0, 1, 3] {
             let loader = loader(&pictures, &device, workers, share);
             for epoch in 0..2 {
-                let mut sent = loader.epoch(epoch).to_device(&device, 2);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 let rows: Rows = sent.by_ref().map(fetched).collect();
                 assert!(
                     rows == expected(&pictures, &device, 8, epoch),
@@ -93,7 +93,7 @@ fn pictures_without_end(len: u64) -> impl pinfeed::Dataset<Sample = (LazyImage, 
 
 /// The batches of an epoch by whom the pictures were decoded: how many were the device's, batch by batch.
 fn by_device(loader: &DataLoader<Batch>, device: &Device, epoch: u64) -> Vec<u64> {
-    let mut sent = loader.epoch(epoch).to_device(device, 0);
+    let mut sent = loader.epoch(epoch).prefetch_to_device(device, 0);
     let mut before = 0;
     let mut all = Vec::new();
     while let Some(batch) = sent.next() {
@@ -132,7 +132,7 @@ fn a_share_that_was_found_stays() {
     };
     let loader = build();
     let mut saved = Vec::new();
-    let mut epoch = loader.epoch(0).to_device(&device, 2);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2);
     for batch in epoch.by_ref() {
         drop(batch.unwrap());
         saved.push(loader.state());
@@ -161,7 +161,7 @@ fn a_share_that_was_found_stays() {
         let resumed = build();
         let mut epochs = resumed.resume(0..2, &state).unwrap();
         assert_eq!(resumed.stats().device_share, None, "nothing has begun");
-        let mut first = epochs.next().unwrap().to_device(&device, 2);
+        let mut first = epochs.next().unwrap().prefetch_to_device(&device, 2);
         drop(first.next().unwrap().unwrap());
         assert_eq!(first.stats().device_share, Some(share));
         assert_eq!(of(&first.state()), Some(share));
@@ -178,7 +178,7 @@ fn a_share_that_was_found_stays() {
         epochs
             .next()
             .unwrap()
-            .to_device(&device, 1)
+            .prefetch_to_device(&device, 1)
             .next()
             .unwrap()
             .unwrap(),
@@ -193,7 +193,7 @@ fn a_device_that_decodes_all_has_no_share() {
     let device = Device::cpu();
     let pictures = pictures();
     let all = super::loader(pictures.clone().decode(Decode::Device), &device, 1, 2);
-    for epoch in all.epochs(0..4).to_device(&device, 2) {
+    for epoch in all.epochs(0..4).prefetch_to_device(&device, 2) {
         epoch.for_each(drop);
     }
     let stats = all.total_stats();
@@ -212,7 +212,7 @@ fn a_device_that_decodes_all_has_no_share() {
     for epoch in shared
         .resume(0..8, &all.state())
         .unwrap()
-        .to_device(&device, 2)
+        .prefetch_to_device(&device, 2)
     {
         epoch.for_each(drop);
     }
@@ -244,7 +244,7 @@ fn a_slow_program_leaves_the_device_alone() {
         .batch_size(8)
         .num_workers(2);
     let loader = loader.pin_memory(&device).build::<Batch>().unwrap();
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         drop(batch.unwrap());
         thread::sleep(Duration::from_millis(10)); // stands for a step; workers need one for a batch
         if loader.stats().device_share.is_some() {
@@ -293,7 +293,12 @@ fn bad_pictures_are_left_out_of_both() {
             let loader = loader.build::<Batch>().unwrap();
             let mut rows = Rows::new();
             for epoch in 0..2 {
-                rows.extend(loader.epoch(epoch).to_device(&device, 1).map(fetched));
+                rows.extend(
+                    loader
+                        .epoch(epoch)
+                        .prefetch_to_device(&device, 1)
+                        .map(fetched),
+                );
             }
             rows
         };

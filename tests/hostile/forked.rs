@@ -112,14 +112,14 @@ fn refused() {
             let _watch = watch::on(format!("round {round}"));
             let mut epoch = loader.epoch(0);
             epoch.next().unwrap().unwrap();
-            let mut sent = loader.epoch(1).to_device(&device, 2);
+            let mut sent = loader.epoch(1).prefetch_to_device(&device, 2);
             sent.next().unwrap().unwrap();
             let mut pulled = lines.epoch(0);
             pulled.next().unwrap().unwrap();
             let mut epochs = loader.epochs(2..5);
             let mut first = epochs.next().unwrap();
             first.next().unwrap().unwrap();
-            let mut across = loader.epochs(5..7).to_device(&device, 2);
+            let mut across = loader.epochs(5..7).prefetch_to_device(&device, 2);
             let mut reached = across.next().unwrap();
             reached.next().unwrap().unwrap();
             let recording = loader.record();
@@ -139,7 +139,7 @@ fn refused() {
                 is_refused(first);
                 epochs.for_each(is_refused);
                 is_refused(loader.epoch(7));
-                is_refused(loader.epoch(8).to_device(&device, 1));
+                is_refused(loader.epoch(8).prefetch_to_device(&device, 1));
                 is_refused(lines.epoch(7));
             });
             assert!(has_ended, "round {round}");
@@ -217,7 +217,7 @@ fn unlisted() {
             let epoch = loader.epoch(1);
             assert_eq!((epoch.len(), epoch.state().epoch()), (1, 0));
             is_refused(epoch);
-            is_refused(loader.epoch(1).to_device(&device, 1));
+            is_refused(loader.epoch(1).prefetch_to_device(&device, 1));
             assert_eq!(loader.len(), 10);
             assert_eq!(loader.state_at(1, 20).position(), 20);
             asks(&loader);

@@ -256,7 +256,7 @@ fn run(place: Place, what: Use, workers: usize) -> (Arc<Own>, Vec<String>) {
     for epoch in loader.epochs(0..2) {
         errors.extend(epoch.filter_map(|batch| Some(batch.err()?.to_string())));
     }
-    for epoch in loader.epochs(2..4).to_device(&device, 1) {
+    for epoch in loader.epochs(2..4).prefetch_to_device(&device, 1) {
         errors.extend(epoch.filter_map(|batch| Some(batch.err()?.to_string())));
     }
     if what != Use::State || !matches!(place, Place::Fingerprint | Place::Index) {
@@ -440,7 +440,7 @@ fn a_logger_gives_memory_back() {
             .min_slab_bytes(1 << 16)
             .build()
             .unwrap();
-        let batches = loader.epoch(0).to_device(&device, 1);
+        let batches = loader.epoch(0).prefetch_to_device(&device, 1);
         assert_eq!(
             batches.map(|batch| batch.unwrap().len()).sum::<usize>(),
             100 * 64

@@ -71,7 +71,7 @@ fn load(what: &What, how: &How, device: &Device) -> Epoch {
             left -= 1;
         },
         Some(depth) => {
-            let mut epoch = epoch.to_device(device, depth);
+            let mut epoch = epoch.prefetch_to_device(device, depth);
             loop {
                 assert_eq!((epoch.len(), epoch.size_hint()), (left, (left, Some(left))));
                 let Some(batch) = epoch.next() else { break };
@@ -183,7 +183,7 @@ fn options_may_be_huge() {
             };
             let loader = builder.build().unwrap();
             assert_eq!((loader.len(), loader.epoch(0).count()), (1, 1));
-            let sent = loader.epoch(0).to_device(&device, usize::MAX);
+            let sent = loader.epoch(0).prefetch_to_device(&device, usize::MAX);
             assert_eq!(sent.count(), 1);
         }
         // A data set without end, collated by a function, in batches that no memory holds.
@@ -194,7 +194,7 @@ fn options_may_be_huge() {
             .build()
             .unwrap();
         assert_eq!(loader.epoch(0).len(), 1);
-        let there = loader.epoch(1).to_device(&device, 1);
+        let there = loader.epoch(1).prefetch_to_device(&device, 1);
         drop(there);
     });
 }

@@ -33,7 +33,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .on_error(OnError::Replace { at_most: 10 })
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         for batch in epoch {
             let (images, _labels) = batch?;
             assert_eq!(images.shape()[..], [5, 16, 16, 3]);

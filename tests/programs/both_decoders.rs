@@ -32,7 +32,7 @@ fn train(folder: &Path, saved: &Path, device: &Device, until: usize) -> Result<f
     let state = fs::read_to_string(saved).unwrap_or_default();
     let state = if state.is_empty() { Default::default() } else { state.parse()? };
     let mut sum = 0.0;
-    'run: for epoch in loader.resume(0..2, &state)?.to_device(device, 2) {
+    'run: for epoch in loader.resume(0..2, &state)?.prefetch_to_device(device, 2) {
         let mut step = epoch.number() as usize * STEPS + STEPS - epoch.len();
         for batch in epoch {
             let (images, labels) = batch?;

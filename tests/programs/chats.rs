@@ -43,7 +43,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .on_error(OnError::Skip { at_most: 10 })
         .build()?;
     let (mut real, mut all, mut learned) = (0, 0, 0);
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (rows, labels) = batch?;
         let mask = rows.mask.to_host(true)?.wait()?;
         let labels = labels.to_host(true)?.wait()?;

@@ -45,7 +45,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .on_error(OnError::Skip { at_most: 10 })
         .build()?;
     let mut counts = [0; 3];
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (features, species) = batch?;
         assert_eq!(features.shape()[..], [species.len(), 2]);
         let species = species.to_host(true)?.wait()?;

@@ -15,7 +15,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    let mut epoch = loader.epoch(0).to_device(&device, 2).with_info();
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2).with_info();
     let (mut frames, mut steps, mut labels) = (0, 0, Vec::new());
     loop {
         frames += 1; // draws, answers, ...

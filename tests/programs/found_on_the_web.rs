@@ -33,7 +33,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             .pin_memory(&device)
             .on_error(OnError::Skip { at_most: 10 })
             .build()?;
-        for epoch in loader.epochs(0..2).to_device(&device, 1) {
+        for epoch in loader.epochs(0..2).prefetch_to_device(&device, 1) {
             let mut seen = Vec::new();
             for batch in epoch {
                 let (images, labels) = batch?;

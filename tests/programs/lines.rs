@@ -31,7 +31,7 @@ fn count(files: Vec<PathBuf>, world: World) -> Result<(usize, u64), Box<dyn Erro
         .on_error(OnError::Skip { at_most: 5 })
         .build()?;
     let mut seen = 0;
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (features, labels) = batch?;
         assert_eq!(features.shape()[..], [labels.len(), 3]);
         seen += labels.len();

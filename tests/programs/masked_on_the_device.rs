@@ -30,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     });
     let device = Device::cpu();
     let loader = DataLoader::builder(scenes).batch_size(8).num_workers(2).pin_memory(&device).build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         let (mut right, mut pixels) = (0, 0);
         for batch in epoch {
             let SceneDeviceBatch { image, mask } = batch?;

@@ -28,7 +28,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::cpu();
     let loader = DataLoader::stream(pairs).batch_size(8).num_workers(2).pin_memory(&device).build()?;
     let mut text = String::new();
-    for batch in loader.epoch(0).to_device(&device, 2).take(STEPS) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2).take(STEPS) {
         let (input, target) = batch?; // for the model
         assert_eq!((&input.shape()[..], &target.shape()[..]), (&[8, CONTEXT][..], &[8, CONTEXT][..]));
         let (input, target) = (input.to_host(true)?.wait()?, target.to_host(true)?.wait()?);

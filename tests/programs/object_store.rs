@@ -85,7 +85,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..3).to_device(&device, 1) {
+    for epoch in loader.epochs(0..3).prefetch_to_device(&device, 1) {
         let mut seen = 0;
         for batch in epoch {
             let (images, labels) = batch?;

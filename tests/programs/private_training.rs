@@ -82,7 +82,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for rank in 0..2 {
         let loader = loader(World::new(rank, 2)?, &device)?;
         let mut of_rank = Vec::new();
-        for batch in loader.epoch(0).to_device(&device, 2) {
+        for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
             let (x, y) = batch?;
             assert_eq!(x.shape()[..], [y.len(), 3]);
             of_rank.push(y.to_host(false)?.wait()?.len());

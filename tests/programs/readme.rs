@@ -25,10 +25,10 @@ fn train() -> Result<(), Box<dyn Error>> {
         .pin_memory(&device)
         .build()?;
 
-    for epoch in loader.epochs(0..90).to_device(&device, 2) {         // two batches ahead, across epochs too
-        for batch in epoch {                                          // copied while you train
+    for epoch in loader.epochs(0..90).prefetch_to_device(&device, 2) { // two batches ahead, across epochs too
+        for batch in epoch {                                           // copied while you train
             let (images, labels) = batch?;
-            step(&stream, images.on(&stream)?, labels.on(&stream)?)?; // the stream waits for the copy, the CPU does not
+            step(&stream, images.on(&stream)?, labels.on(&stream)?)?;  // the stream waits for the copy, the CPU does not
         }
     }
     println!("{}", loader.stats());                           // where the time went, and which knob to turn
@@ -60,7 +60,7 @@ mod anywhere {
         });
         let loader = DataLoader::builder(samples).batch_size(100).shuffle(true).num_workers(2).pin_memory(&device).build()?;
 
-        for epoch in loader.epochs(0..3).to_device(&device, 2) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
             for batch in epoch {
                 let (x, y) = batch?;                          // on the device: [100, 64] and [100]
                 assert_eq!((&x.shape()[..], &y.shape()[..]), (&[100, 64][..], &[100][..]));
@@ -87,7 +87,7 @@ fn launch(ptx: cudarc::nvrtc::Ptx) -> Result<(), Box<dyn Error>> {
     let kernel = context.load_module(ptx)?.load_function("step")?;
 
     let loader = DataLoader::builder(samples).batch_size(100).num_workers(2).pin_memory(&device).build()?;
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (x, _) = batch?;
         let x = x.on(&stream)?;                               // `compute` waits for the copy
         let (address, len) = (x.address(), x.len() as u32);
@@ -228,7 +228,7 @@ fn train_on_several(train: pinfeed::image::ImageFolder) -> Result<(), Box<dyn Er
         Ok(saved) => saved.parse()?,
         Err(_) => LoaderState::default(),                     // the beginning
     };
-    for epoch in loader.resume(0..90, &state)?.to_device(&device, 2) {
+    for epoch in loader.resume(0..90, &state)?.prefetch_to_device(&device, 2) {
         for batch in epoch {
             let (images, labels) = batch?;
             drop((images, labels));

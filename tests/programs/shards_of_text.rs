@@ -33,7 +33,7 @@ fn train(folder: &Path, checkpoint: &Path, workers: usize, steps: usize) -> Resu
         Err(_) => StreamState::default(),
     };
     let (mut seen, mut step) = (Vec::new(), 0);
-    for mut epoch in loader.resume(0..1, &state)?.to_device(&device, 2) {
+    for mut epoch in loader.resume(0..1, &state)?.prefetch_to_device(&device, 2) {
         while let Some(batch) = epoch.next() {
             let batch = batch?;
             assert!(batch.max_seqlen <= CONTEXT); // with `cu_seqlens`, what attention within documents takes

@@ -48,7 +48,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .pin_memory(&device)
         .collate_fn(pad)
         .build()?;
-    let mut epoch = loader.epoch(0).to_device(&device, 2);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2);
     for _step in 0..STEPS {
         let (tokens, corpora) = epoch.next().ok_or("there is always more")??;
         assert_eq!((tokens.shape()[0], corpora.len()), (8, 8));

@@ -44,7 +44,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         let expected = loader(&files, size, Decode::Cpu, &device)?;
         for decode in [Decode::Device, Decode::Both] {
             let loader = loader(&files, size, decode, &device)?;
-            for epoch in loader.epochs(0..2).to_device(&device, 2) {
+            for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
                 let mut expected = expected.epoch(epoch.number());
                 for batch in epoch {
                     let ((one, other, labels), expected) = (batch?, expected.next().ok_or("too many batches")??);

@@ -37,7 +37,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     while device.memory().slabs_made < 5 {
         std::thread::yield_now();
     }
-    for epoch in loader.epochs(0..3).to_device(&device, 1) {
+    for epoch in loader.epochs(0..3).prefetch_to_device(&device, 1) {
         for batch in epoch {
             let tokens = batch?;
             assert!(tokens.shape()[1] <= LONGEST);

@@ -20,13 +20,13 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     });
     let loader = DataLoader::stream(lines).batch_size(4).num_workers(1).pin_memory(&device).build()?;
 
-    for batch in loader.replay(0)?.to_device(&device, 1).take(3) {
+    for batch in loader.replay(0)?.prefetch_to_device(&device, 1).take(3) {
         let batch = batch?;
         assert_eq!(batch.letters.shape()[..], [4, 7]);
         assert_eq!(batch.text[0], "line 00");
     }
     let mut texts = Vec::new();
-    for batch in loader.epoch(0).to_device(&device, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 1) {
         let batch = batch?;
         assert_eq!(batch.length.len(), 4);
         texts.extend(batch.text);

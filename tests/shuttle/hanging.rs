@@ -235,7 +235,9 @@ fn iterate(scene: &Scene, loader: &DataLoader<Tensor<i64>>, epoch: u64, take: us
             assert!(batches.next().is_none());
         }
     } else {
-        let mut batches = loader.epoch(epoch).to_device(&scene.device, below(3));
+        let mut batches = loader
+            .epoch(epoch)
+            .prefetch_to_device(&scene.device, below(3));
         for number in 0..take {
             let there = loop {
                 let asked = match way {
@@ -292,7 +294,10 @@ fn all_hang() {
 fn epochs_follow_each_other() {
     explore("epochs_follow_each_other", || {
         let (scene, loader) = Scene::any();
-        for epoch in loader.epochs(0..2).to_device(&scene.device, below(3)) {
+        for epoch in loader
+            .epochs(0..2)
+            .prefetch_to_device(&scene.device, below(3))
+        {
             let mut seen = 0;
             for (number, there) in epoch.enumerate() {
                 seen += 1;

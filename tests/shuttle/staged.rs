@@ -91,7 +91,7 @@ fn load(how: How, dataset: impl Dataset<Sample = (Tensor<u8>, i64)>, is_whole: b
             }
         }
     } else {
-        for epoch in loader.epochs(0..EPOCHS).to_device(&device, 1) {
+        for epoch in loader.epochs(0..EPOCHS).prefetch_to_device(&device, 1) {
             let batches = epoch.take(most());
             for (number, batch) in batches.enumerate() {
                 check_there(&batch.unwrap(), how.samples_of(number));

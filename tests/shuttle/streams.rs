@@ -83,7 +83,7 @@ fn batches_come_until_the_end() {
                 assert!(most <= how.batches() || epoch.next().is_none());
             }
         } else {
-            for mut epoch in epochs.to_device(&device, below(4)) {
+            for mut epoch in epochs.prefetch_to_device(&device, below(4)) {
                 let most = most(coin());
                 for number in 0..most.min(how.batches()) {
                     check_there(&epoch.next().unwrap().unwrap(), how.samples_of(number));
@@ -107,7 +107,10 @@ fn batches_of_streams_travel_across_the_boundary() {
         let (device, depth) = (device(), 1 + below(3));
         let loader = loader(how, items(how.len), &device);
         let all = 2 * how.batches();
-        let mut batches = loader.epochs(0..2).to_device(&device, depth).flatten();
+        let mut batches = loader
+            .epochs(0..2)
+            .prefetch_to_device(&device, depth)
+            .flatten();
         for at in 0..all {
             let there = batches.next().unwrap().unwrap();
             let held = (at..all.min(at + depth + 1)).count() * BLOCK;
@@ -204,7 +207,7 @@ fn streams_are_left_while_they_are_pulled() {
                 }
             }
         } else {
-            for mut epoch in epochs.to_device(&device, below(4)) {
+            for mut epoch in epochs.prefetch_to_device(&device, below(4)) {
                 for number in 0..below(whole + 1) {
                     check_there(&epoch.next().unwrap().unwrap(), how.samples_of(number));
                 }

@@ -11,7 +11,8 @@ impl<D, C> Builder<D, C> {
     ///
     /// A batch that is slow takes one of [`prefetch`](Builder::prefetch) places until it comes, and the others go on in the places that are
     /// left: set `prefetch` above the number of batches that may be slow at once. They go on up to 64 batches beyond the slow one, and wait
-    /// for it then. [`to_device`](crate::loader::Epoch::to_device) sends batches in the order in which they are made, and never in parts.
+    /// for it then. [`prefetch_to_device`](crate::loader::Epoch::prefetch_to_device) sends batches in the order in which they are made, and
+    /// never in parts.
     ///
     /// # States
     ///

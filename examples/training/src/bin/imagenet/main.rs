@@ -161,7 +161,11 @@ impl Training {
         let mut seen = 0;
         let mut losses = CandleTensor::new(0f32, &self.candle)?;
         let normalize = Normalize::IMAGENET.channels_last(true);
-        for batch in loader.epoch(epoch).to_device(&self.device, 1).with_info() {
+        for batch in loader
+            .epoch(epoch)
+            .prefetch_to_device(&self.device, 1)
+            .with_info()
+        {
             let ((images, labels), info) = batch?;
             let (height, width) = (images.shape()[1], images.shape()[2]);
             seen += labels.len();
@@ -184,7 +188,7 @@ impl Training {
         let mut seen = 0;
         let mut right = [0; 2];
         let normalize = Normalize::IMAGENET.channels_last(true);
-        for batch in loader.epoch(0).to_device(&self.device, 1) {
+        for batch in loader.epoch(0).prefetch_to_device(&self.device, 1) {
             let (images, labels) = batch?;
             seen += labels.len();
             let images = images.normalize::<f32>(&normalize)?;

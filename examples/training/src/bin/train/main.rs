@@ -108,7 +108,9 @@ fn fit(
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} images, {per_sec}, {msg}")?;
     let mut seen = 0;
     // The next batch is copied to the device while this one is trained on, across epochs too.
-    let passes = loader.epochs(0..epochs as u64).to_device(device, 1);
+    let passes = loader
+        .epochs(0..epochs as u64)
+        .prefetch_to_device(device, 1);
     for (number, epoch) in (1..).zip(passes) {
         let (begin, before) = (Instant::now(), seen);
         let bar =
@@ -145,7 +147,7 @@ fn validate(
     candle: &CandleDevice,
 ) -> Result<f64> {
     let (mut correct, mut seen) = (0, 0);
-    for batch in loader.epoch(0).to_device(device, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(device, 1) {
         let (images, labels) = batch?;
         let (images, labels) = (images.to_candle(candle)?, labels.to_candle(candle)?);
         correct += network.correct(&images, &labels)?;
