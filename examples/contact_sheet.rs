@@ -18,6 +18,7 @@ use pinfeed::image::{
     RandomResizedCrop, RandomRotation,
 };
 use pinfeed::ops::Normalize;
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, SampleRng, Tensor};
 
 use args::Options;
@@ -65,7 +66,14 @@ fn run(mut options: Options) -> Result<(), BoxError> {
         println!("row {:2}: {name}", row + 1);
         for column in 0..COLUMNS {
             let picture = LazyImage::encoded(photo.clone())
-                .transform(transform, &mut SampleRng::new(17, 0, column))
+                .transform(
+                    transform,
+                    &mut SampleRng::for_sample(RngKey {
+                        seed: 17,
+                        epoch: 0,
+                        position: column,
+                    }),
+                )
                 .decode()?;
             let (left, top) = (GAP + column as usize * step, GAP + row * step);
             paste(&mut sheet, &picture, left, top);
@@ -76,7 +84,14 @@ fn run(mut options: Options) -> Result<(), BoxError> {
         rows.len() + 1
     );
     for column in 0..COLUMNS {
-        let picture = annotated(&photo, &mut SampleRng::new(17, 0, column))?;
+        let picture = annotated(
+            &photo,
+            &mut SampleRng::for_sample(RngKey {
+                seed: 17,
+                epoch: 0,
+                position: column,
+            }),
+        )?;
         let (left, top) = (GAP + column as usize * step, GAP + rows.len() * step);
         paste(&mut sheet, &picture, left, top);
     }

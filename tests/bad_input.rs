@@ -366,7 +366,11 @@ fn ranks_that_disagree_have_other_states() {
         ready(builder("b", 1).shuffle(true).seed(3)),
         ready(builder("a", 1).seed(3)),
         ready(builder("a", 1).shuffle(true).seed(3).batch_size(8)),
-        ready(builder("a", 1).sampler(RandomSampler::new(63, 3)).seed(3)),
+        ready(
+            builder("a", 1)
+                .sampler(RandomSampler::with_seed(63, 3))
+                .seed(3),
+        ),
         ready(builder("a", 1).sampler(SequentialSampler::new(64)).seed(3)),
     ];
     let after_two = |loader: &DataLoader<Tensor<i64>>| {
@@ -707,7 +711,7 @@ fn lists_that_do_not_fit_are_refused() {
         ),
         (
             "FixedBatchSampler",
-            FixedBatchSampler::new(RandomSampler::new(MANY, 1), 8).err(),
+            FixedBatchSampler::new(RandomSampler::with_seed(MANY, 1), 8).err(),
         ),
         (
             "GroupedBatchSampler",

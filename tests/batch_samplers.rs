@@ -15,6 +15,7 @@ use pinfeed::collate::Arena;
 use pinfeed::dataset::{FromFn, Pass};
 use pinfeed::device::DeviceBuffers;
 use pinfeed::loader::{Builder, LastBatch, LoaderState, OnEmpty, OnError, Sharding, World};
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{
     BatchSampler, Batches, FixedBatchSampler, GroupedBatchSampler, RandomSampler, Sampler,
     TokenBatchSampler,
@@ -255,7 +256,7 @@ proptest! {
     /// Any order in chunks.
     #[test]
     fn fixed_batches_are_chunks_of_an_order(samples in 0..300u64, batch_size in 1..40usize, seed: u64, epoch: u64) {
-        let order = RandomSampler::new(samples, seed);
+        let order = RandomSampler::with_seed(samples, seed);
         let mut indices = vec![0; samples as usize];
         order.indices(epoch, 0, &mut indices);
         let sampler = FixedBatchSampler::new(order, batch_size).unwrap();
@@ -319,7 +320,11 @@ proptest! {
 #[test]
 fn token_batches_are_full_and_alike() {
     // Lengths as of sentences: many short ones, few long ones.
-    let mut rng = SampleRng::new(1, 2, 3);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 1,
+        epoch: 2,
+        position: 3,
+    });
     let lengths: Vec<u32> = (0..20_000)
         .map(|_| (-60.0 * rng.range(0.001..1f64).ln()) as u32 + 3)
         .collect();
@@ -399,14 +404,15 @@ fn what_no_batch_holds_is_refused_when_it_is_made() {
     let error = error.multiple_of(8).unwrap().multiple_of(64).unwrap_err();
     let said = "sample 1 has length 70 (128 with padding to a multiple of 64), and a batch may have 75 tokens";
     assert!(error.to_string().contains(said), "{error}");
-    assert!(FixedBatchSampler::new(RandomSampler::new(3, 0), 0).is_err());
+    assert!(FixedBatchSampler::new(RandomSampler::with_seed(3, 0), 0).is_err());
     assert!(GroupedBatchSampler::new([1, 2], 0, 0).is_err());
 }
 
 /// Whatever makes other batches makes another fingerprint.
 #[test]
 fn ready_made_samplers_are_told_apart() {
-    let fixed = |size, seed| FixedBatchSampler::new(RandomSampler::new(50, seed), size).unwrap();
+    let fixed =
+        |size, seed| FixedBatchSampler::new(RandomSampler::with_seed(50, seed), size).unwrap();
     let grouped = |keys: [u8; 4], seed| GroupedBatchSampler::new(keys, 2, seed).unwrap();
     let tokens = |lengths: [u32; 4], budget| TokenBatchSampler::new(lengths, budget, 0).unwrap();
     let samplers: Vec<Box<dyn BatchSampler>> = vec![

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 
 use pinfeed::loader::{LastBatch, LoaderState, OnError, World};
 use pinfeed::padded::{Padded, PaddedTensor};
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::WeightedRandomSampler;
 use pinfeed::{DataLoader, Error, SampleRng, Tensor, from_fn};
 
@@ -39,7 +40,14 @@ const GLOBAL_BATCH: usize = 6;
 const EPOCH: u64 = 3;
 
 fn is_bad(job: Job, index: u64) -> bool {
-    job.on_error != OnError::Fail && SampleRng::new(job.seed, 9, index).below(5) == 0
+    job.on_error != OnError::Fail
+        && SampleRng::for_sample(RngKey {
+            seed: job.seed,
+            epoch: 9,
+            position: index,
+        })
+        .below(5)
+            == 0
 }
 
 /// As long as it is, and all of one number.

@@ -11,6 +11,7 @@ use proptest::prelude::*;
 
 use pinfeed::dataset::{ConcatDataset, Pass, Subset, random_split};
 use pinfeed::loader::World;
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{
     MixtureSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler,
 };
@@ -80,7 +81,14 @@ impl Dataset for Spy {
 }
 
 fn get<D: Dataset>(dataset: &D, index: u64) -> Result<D::Sample, BoxError> {
-    dataset.get(index, &mut SampleRng::new(0, 0, 0))
+    dataset.get(
+        index,
+        &mut SampleRng::for_sample(RngKey {
+            seed: 0,
+            epoch: 0,
+            position: 0,
+        }),
+    )
 }
 
 fn all<D: Dataset>(dataset: &D) -> Vec<D::Sample> {
@@ -213,7 +221,11 @@ fn what_is_gone_is_an_error_of_its_sample() {
         (&concat, 17, 14),
         (&concat, 7, 4),
     ] {
-        let mut rng = SampleRng::new(0, 0, 0);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: 0,
+            epoch: 0,
+            position: 0,
+        });
         let error = dataset.get(gone, &mut rng).unwrap_err().to_string();
         assert_eq!(error, "the data set that it is from has only 5 samples now");
         assert_eq!(dataset.get(still, &mut rng).unwrap(), 4);
@@ -767,7 +779,7 @@ fn numbers_of_samples_are_what_the_program_has() {
     assert_eq!(from_fn(3, |_, _| Ok(0i64)).len(), 3);
     assert_eq!(from_fn(3u32, |_, _| Ok(0i64)).len(), 3);
     assert_eq!(from_fn(u64::MAX, |_, _| Ok(0i64)).len(), u64::MAX);
-    let random = RandomSampler::new(paths.len(), 1).num_samples(paths.len() * 2);
+    let random = RandomSampler::with_seed(paths.len(), 1).num_samples(paths.len() * 2);
     assert_eq!(
         (random.len(), SequentialSampler::new(paths.len()).len()),
         (6, 3)

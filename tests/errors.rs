@@ -8,6 +8,7 @@ extern crate watch;
 use std::error::Error as StdError;
 use std::{fmt, io};
 
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::Sampler;
 use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, from_fn};
 
@@ -188,7 +189,18 @@ fn described_samples_are_named() {
     let described = data.describe(name);
     assert_eq!(described.describe(5).as_deref(), Some("cats/5.jpg"));
     assert_eq!(described.len(), 6);
-    assert!(described.get(0, &mut SampleRng::new(0, 0, 0)).is_ok());
+    assert!(
+        described
+            .get(
+                0,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: 0
+                })
+            )
+            .is_ok()
+    );
     let mapped = described.clone().map(|sample, _| Ok(sample + 1));
 
     fn errors(data: impl Dataset<Sample = i64>, workers: usize) -> Vec<String> {

@@ -16,6 +16,7 @@ use std::sync::{Mutex, MutexGuard};
 
 use pinfeed::SampleRng;
 use pinfeed::image::{ImageTransform, LazyImage};
+use pinfeed::rng::RngKey;
 
 /// Counts the bytes that are alive, their peak, and all that ever were.
 struct Counting;
@@ -502,7 +503,11 @@ fn half_a_file_is_an_error() {
 #[test]
 fn damage_is_an_error_or_shows() {
     let _alone = alone();
-    let mut rng = SampleRng::new(5, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 5,
+        epoch: 0,
+        position: 0,
+    });
     let transform = ImageTransform::train(9);
     for name in decoded() {
         let file = fixture(&name);

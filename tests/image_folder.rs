@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use image::{ExtendedColorType, ImageEncoder};
 use pinfeed::dataset::Pass;
 use pinfeed::image::{ImageFolder, ImageTransform};
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
 
 fn png(height: u32, width: u32, color: [u8; 3]) -> Vec<u8> {
@@ -50,7 +51,14 @@ fn names(data: &ImageFolder, root: &Path) -> Vec<String> {
 }
 
 fn load(data: &ImageFolder, index: u64) -> Result<(Tensor<u8>, i64), BoxError> {
-    let (image, label) = data.get(index, &mut SampleRng::new(17, 0, index))?;
+    let (image, label) = data.get(
+        index,
+        &mut SampleRng::for_sample(RngKey {
+            seed: 17,
+            epoch: 0,
+            position: index,
+        }),
+    )?;
     Ok((image.decode()?, label))
 }
 
@@ -247,7 +255,17 @@ fn a_file_that_cannot_be_used_is_named() {
             let path = data.describe(index).unwrap();
             assert!(error.starts_with(&path), "{error}");
         }
-        assert!(data.get(5, &mut SampleRng::new(0, 0, 0)).is_err());
+        assert!(
+            data.get(
+                5,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: 0
+                })
+            )
+            .is_err()
+        );
     }
 }
 
@@ -337,7 +355,11 @@ fn a_broken_header_fails_in_get_where_the_size_depends_on_it() {
     let root = tempfile::tempdir().unwrap();
     put(root.path(), "a/1.png", b"\x89PNG\r\n\x1a\n");
     let data = ImageFolder::open(root.path()).unwrap();
-    let rng = &mut SampleRng::new(0, 0, 0);
+    let rng = &mut SampleRng::for_sample(RngKey {
+        seed: 0,
+        epoch: 0,
+        position: 0,
+    });
     assert!(data.get(0, rng).is_err());
     assert!(data.transform(ImageTransform::eval(8)).get(0, rng).is_ok());
 }

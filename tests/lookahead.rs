@@ -107,7 +107,7 @@ impl Dataset for Told {
 }
 
 fn order(epoch: u64) -> Vec<u64> {
-    let sampler = RandomSampler::new(LEN, 17);
+    let sampler = RandomSampler::with_seed(LEN, 17);
     (0..LEN).map(|at| sampler.index(epoch, at)).collect()
 }
 

@@ -243,7 +243,12 @@ fn missing_rows_lie_beside_gathered_ones() {
             let mask = mask.to_host(true).unwrap().wait().unwrap();
             for row in 0..5 {
                 let index = number * 5 + row;
-                let given = pinfeed::SampleRng::new(5, epoch, index as u64).bool(0.7);
+                let given = pinfeed::SampleRng::for_sample(pinfeed::rng::RngKey {
+                    seed: 5,
+                    epoch,
+                    position: index as u64,
+                })
+                .bool(0.7);
                 assert_eq!(mask.as_slice()[row], u8::from(given));
                 let expected = match given {
                     true => &pixels[index * PIXELS..][..PIXELS],

@@ -13,6 +13,7 @@ use pinfeed::dataset::{PackedDataset, PackingStrategy, Pass, document_lengths};
 use pinfeed::error::{DocumentError, Temporary};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, from_fn};
 use proptest::prelude::*;
 
@@ -544,7 +545,14 @@ fn documents_may_be_shared_and_padded_with_anything() {
             PackedDataset::new(documents, &[3, 1], 5, PackingStrategy::Concatenated).unwrap();
         packed
             .padding(-1)
-            .get(0, &mut SampleRng::new(0, 0, 0))
+            .get(
+                0,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: 0,
+                }),
+            )
             .unwrap()
             .tokens
     }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use pinfeed::loader::{LastBatch, LoaderState, World};
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{
     BatchSampler, FixedBatchSampler, GroupedBatchSampler, MixtureSampler, RandomSampler, Sampler,
     SequentialSampler, SubsetRandomSampler, TokenBatchSampler, WeightedRandomSampler,
@@ -31,7 +32,12 @@ struct Made {
 impl Made {
     /// A number for each sample, below `end`.
     fn number(self, index: u64, end: u64) -> u64 {
-        SampleRng::new(self.seed, 0, index).range(0..end)
+        SampleRng::for_sample(RngKey {
+            seed: self.seed,
+            epoch: 0,
+            position: index,
+        })
+        .range(0..end)
     }
 
     fn weight(self, index: u64) -> f64 {
@@ -115,13 +121,13 @@ fn sequential(made: Made) -> Case {
 fn random(made: Made) -> Case {
     samples(
         made,
-        RandomSampler::new(made.len, made.seed),
+        RandomSampler::with_seed(made.len, made.seed),
         move |order| is_all_once(order, made.len),
     )
 }
 
 fn random_of_another_length(made: Made) -> Case {
-    let sampler = RandomSampler::new(made.len, made.seed).num_samples(made.num);
+    let sampler = RandomSampler::with_seed(made.len, made.seed).num_samples(made.num);
     samples(made, sampler, move |order| {
         order.len() as u64 == made.num
             && order
@@ -131,7 +137,7 @@ fn random_of_another_length(made: Made) -> Case {
 }
 
 fn random_with_replacement(made: Made) -> Case {
-    let sampler = RandomSampler::new(made.len, made.seed);
+    let sampler = RandomSampler::with_seed(made.len, made.seed);
     let sampler = sampler.with_replacement().num_samples(made.num);
     samples(made, sampler, move |order| {
         order.len() as u64 == made.num && order.iter().all(|index| *index < made.len)
@@ -214,7 +220,7 @@ fn token(made: Made) -> Case {
 }
 
 fn fixed(made: Made) -> Case {
-    let inner = RandomSampler::new(made.len, made.seed).num_samples(made.num);
+    let inner = RandomSampler::with_seed(made.len, made.seed).num_samples(made.num);
     let size = 1 + made.option as usize;
     let sampler = FixedBatchSampler::new(inner, size).unwrap();
     lists(made, sampler, move |batches| {

@@ -12,6 +12,7 @@ use std::time::Duration;
 use pinfeed::dataset::{Pass, Staged, StagedDataset, StagedStats, Subset};
 use pinfeed::error::Temporary;
 use pinfeed::loader::OnError;
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{RandomSampler, Sampler};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, from_fn};
 
@@ -213,7 +214,7 @@ fn wrapped_and_with_replacement() {
     let (store, staged) = store();
     let subset = Subset::new(staged.in_flight(8), (0..LEN).rev()).unwrap();
     let mapped = subset.map(|(index, drawn), _| Ok((index + 1, drawn)));
-    let sampler = RandomSampler::new(LEN, 3)
+    let sampler = RandomSampler::with_seed(LEN, 3)
         .with_replacement()
         .num_samples(500);
     let loader = DataLoader::builder(mapped.zip(vec![0u8; LEN as usize]).unwrap())
@@ -240,7 +241,7 @@ fn an_epoch_that_is_dropped_leaves_nothing_behind() {
         let staged = Arc::new(staged.in_flight(10).ahead(100));
         let loader = loader(Arc::clone(&staged), workers);
         // Requests hang behind the first twenty samples: ten of them, and whatever else is queued.
-        let order = RandomSampler::new(LEN, 5);
+        let order = RandomSampler::with_seed(LEN, 5);
         let first = (0..20).map(|position| order.index(0, position));
         store.spared.lock().unwrap().extend(first);
         store.shut(true);
@@ -507,7 +508,11 @@ fn to_a_device_and_in_batches_that_are_listed() {
 #[test]
 fn by_hand() {
     let (store, staged) = store();
-    let rng = &mut SampleRng::new(0, 0, 0);
+    let rng = &mut SampleRng::for_sample(RngKey {
+        seed: 0,
+        epoch: 0,
+        position: 0,
+    });
     assert_eq!(staged.get(7, rng).unwrap().0, 7);
     staged.will_need(&[3, 3, 4], Pass::new(1, 0));
     staged.will_need(&[3, 5], Pass::new(2, 0));

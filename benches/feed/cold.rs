@@ -171,7 +171,7 @@ mod linux {
 
         /// The seconds in which so many threads read all files, in an epoch's order, and do nothing else.
         fn bare(&self, threads: usize, number: u64) -> Outcome<f64> {
-            let order = RandomSampler::new(self.files.len() as u64, self.args.seed);
+            let order = RandomSampler::with_seed(self.files.len() as u64, self.args.seed);
             let next = AtomicUsize::new(0);
             let read = || -> Outcome {
                 loop {

@@ -259,7 +259,7 @@ impl<T: Number> Run<'_, T> {
     /// Compares what arrives on each device with the rows that the order names; returns how many batches.
     fn check(&self, loader: &DataLoader<Tensor<T>>, devices: &[Device]) -> Outcome<usize> {
         const EPOCH: u64 = 1 << 40; // one that was not measured
-        let order = RandomSampler::new(self.data.shape()[0] as u64, self.args.seed);
+        let order = RandomSampler::with_seed(self.data.shape()[0] as u64, self.args.seed);
         let epochs = loader.epoch(EPOCH).split(devices, self.args.depth);
         let of = epochs.len();
         thread::scope(|scope| {

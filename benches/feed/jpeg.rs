@@ -52,6 +52,7 @@ mod images {
 
     use pinfeed::image::{ImageError, ImageFolder, ImageTransform, LazyImage};
     use pinfeed::ops::Normalize;
+    use pinfeed::rng::RngKey;
     use pinfeed::{Batch, DataLoader, Device, DeviceTensor, SampleRng, Stream, Tensor};
 
     use crate::Outcome;
@@ -246,7 +247,11 @@ mod images {
             while Instant::now() < end {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let file = Arc::clone(&files[number as usize % files.len()]);
-                let mut rng = SampleRng::new(0, 0, number);
+                let mut rng = SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: number,
+                });
                 let image = LazyImage::encoded(file).transform(&transform, &mut rng);
                 black_box(image.decode()?);
                 decoded += 1;

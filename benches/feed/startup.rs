@@ -165,7 +165,7 @@ impl Startup<'_> {
         let samples = SHORT.saturating_mul(self.batch_size as u64);
         let order = Short {
             len: samples.min(dataset.len()),
-            order: RandomSampler::new(dataset.len(), self.args.seed),
+            order: RandomSampler::with_seed(dataset.len(), self.args.seed),
         };
         let loader = DataLoader::builder(Arc::clone(dataset))
             .batch_size(self.batch_size)

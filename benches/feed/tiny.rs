@@ -173,7 +173,7 @@ fn value(index: usize) -> f32 {
 /// Compares an epoch with the samples that its order names; returns how many batches.
 fn check(loader: &DataLoader<Tensor<f32>>, samples: u64, seed: u64) -> Outcome<u64> {
     const EPOCH: u64 = 1 << 40; // one that was not measured
-    let order = RandomSampler::new(samples, seed);
+    let order = RandomSampler::with_seed(samples, seed);
     let (mut position, mut checked) = (0, 0);
     for batch in loader.epoch(EPOCH) {
         for &element in batch?.as_slice() {

@@ -6,6 +6,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
+use pinfeed::rng::RngKey;
 use pinfeed::SampleRng;
 use pinfeed::image::{ImageTransform, LazyImage};
 
@@ -26,7 +27,7 @@ fuzz_target!(|bytes: &[u8]| {
             .random_vertical_flip(1.0)
             .center_crop((9, side)),
     };
-    let mut rng = SampleRng::new(u64::from(choose(255)), 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey { seed: u64::from(choose(255)), epoch: 0, position: 0 });
     let image = LazyImage::encoded(bytes.to_vec())
         .exif_orientation(exif)
         .max_pixels(MAX_PIXELS)

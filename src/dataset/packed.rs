@@ -8,7 +8,7 @@ use super::packing::{Piece, Rows};
 use super::{Dataset, PackingStrategy, Pass, sample_is_gone};
 use crate::error::{BoxError, DocumentError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
 use crate::system::room;
 use crate::tensor::{Element, PackedRow, Tensor};
@@ -321,7 +321,13 @@ fn get_documents<D: Dataset<Sample: Document>>(
     documents: &D,
     indices: &[u64],
 ) -> Result<Vec<D::Sample>, DocumentError> {
-    let unused = |index: &u64| SampleRng::new(0, 0, *index);
+    let unused = |index: &u64| {
+        SampleRng::for_sample(RngKey {
+            seed: 0,
+            epoch: 0,
+            position: *index,
+        })
+    };
     let mut rngs: Vec<_> = indices.iter().map(unused).collect();
     let len = documents.len();
     let mut found = match indices.iter().any(|index| *index >= len) {

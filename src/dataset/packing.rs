@@ -97,7 +97,7 @@ impl Rows {
             PackingStrategy::BestFit => return Rows::fitted(lengths, n),
             PackingStrategy::Concatenated => (None, lengths.len()),
             PackingStrategy::Shuffled { seed } => (
-                Some(RandomSampler::new(lengths.len() as u64, seed)),
+                Some(RandomSampler::with_seed(lengths.len() as u64, seed)),
                 lengths.len(),
             ),
         };

@@ -63,7 +63,7 @@ pub fn random_split<D: Dataset, S: SplitSizes>(
         ))
     };
     check_room(len, size_of::<u64>()).map_err(no_room)?; // all parts together
-    let order = RandomSampler::new(len, seed);
+    let order = RandomSampler::with_seed(len, seed);
     let (dataset, mut start) = (Arc::new(dataset), 0);
     let parts = lengths.into_iter().map(|length| {
         let mut part = list_of(length, 0).map_err(no_room)?;

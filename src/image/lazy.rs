@@ -65,6 +65,7 @@ use crate::{Sample, SampleRng, Tensor};
 ///
 /// ```
 /// use pinfeed::image::{ImageTransform, LazyImage};
+/// use pinfeed::rng::RngKey;
 /// use pinfeed::{Dataset, SampleRng, Tensor, from_fn};
 ///
 /// let transform = ImageTransform::train(32);
@@ -72,7 +73,7 @@ use crate::{Sample, SampleRng, Tensor};
 ///     let pixels = Tensor::from_vec(vec![index as u8; 60 * 80 * 3], &[60, 80, 3])?;
 ///     Ok((LazyImage::rgb(pixels)?.transform(&transform, rng), index as i64))
 /// });
-/// let (image, label) = data.get(7, &mut SampleRng::new(17, 0, 0))?;
+/// let (image, label) = data.get(7, &mut SampleRng::for_sample(RngKey { seed: 17, epoch: 0, position: 0 }))?;
 /// let image = image.decode()?; // a loader does this on its workers, straight into the batch
 /// assert_eq!((&image.shape()[..], image.as_slice()[0], label), (&[32, 32, 3][..], 7, 7));
 /// # Ok::<(), pinfeed::BoxError>(())

@@ -37,10 +37,11 @@ use crate::{Sample, Tensor};
 ///
 /// ```
 /// use pinfeed::image::{ImageTransform, LazyImage, LazyMask};
+/// use pinfeed::rng::RngKey;
 /// use pinfeed::{SampleRng, Tensor};
 ///
 /// let (pixels, labels) = (Tensor::zeros(&[40, 80, 3]), Tensor::from_vec(vec![7; 40 * 80], &[40, 80])?);
-/// let image = LazyImage::rgb(pixels)?.transform(&ImageTransform::train(32), &mut SampleRng::new(17, 0, 0));
+/// let image = LazyImage::rgb(pixels)?.transform(&ImageTransform::train(32), &mut SampleRng::for_sample(RngKey { seed: 17, epoch: 0, position: 0 }));
 /// let mask = LazyMask::labels(labels)?.geometry(image.geometry()?);
 /// assert_eq!(mask.decode()?.shape()[..], [32, 32]); // (image, mask) is a sample
 /// # Ok::<(), pinfeed::BoxError>(())

@@ -132,7 +132,8 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Seeds the order and the samples' generators; 0 by default. Equal seeds give equal epochs.
+    /// Seeds the order and the samples' generators; 0 by default. Equal seeds give equal epochs. A [`sampler`](Builder::sampler) is told it,
+    /// too ([`Sampler::set_seed`]).
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -533,11 +534,17 @@ impl<D: Dataset, C> Builder<D, C> {
     /// [`Error::InvalidOption`](crate::Error::InvalidOption) if options make no sense, alone or together, or if there are more workers than the system
     /// has stacks for; [`Error::Thread`](crate::Error::Thread) if the system does not start another thread: those that were started are
     /// ended.
-    pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
+    pub fn build<B: Batch>(mut self) -> Result<DataLoader<B>>
     where
         C: Collate<D::Sample, Batch = B>,
     {
         let batch_size = self.check()?;
+        if let Some(sampler) = &mut self.sampler {
+            sampler.set_seed(self.seed);
+        }
+        if let Some(batch_sampler) = &mut self.batch_sampler {
+            batch_sampler.set_seed(self.seed);
+        }
         let placed = self.placed()?;
         let len = self.dataset.len();
         let even = |sampler: Arc<dyn Sampler>| EvenBatching {
@@ -553,7 +560,7 @@ impl<D: Dataset, C> Builder<D, C> {
             }
             (None, Some(sampler)) => Batching::Even(even(Arc::clone(sampler))),
             (None, None) if self.shuffle => {
-                Batching::Even(even(Arc::new(RandomSampler::new(len, self.seed))))
+                Batching::Even(even(Arc::new(RandomSampler::with_seed(len, self.seed))))
             }
             (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
         };

@@ -10,7 +10,7 @@ use super::{
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::pipeline::{Changes, EpochOrder, Place};
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 
 /// Tells what a batch is: [`Epoch::with_info`] and [`DeviceEpoch::with_info`] give it with each batch.
 ///
@@ -138,7 +138,11 @@ impl BatchInfo {
     /// Makes the generator for what is drawn once for the whole batch, such as [`Mixup::draw`](crate::ops::Mixup::draw): keyed by
     /// the loader's seed, the epoch and the batch's [`position`](BatchInfo::position), so a resumed run draws no number twice.
     pub fn rng(&self) -> SampleRng {
-        SampleRng::for_batch(self.seed, self.epoch(), self.position())
+        SampleRng::for_batch(RngKey {
+            seed: self.seed,
+            epoch: self.epoch(),
+            position: self.position(),
+        })
     }
 }
 

@@ -288,9 +288,14 @@ impl MixupDraw {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::RngKey;
 
     fn draws(alpha: f64) -> Vec<f64> {
-        let mut rng = SampleRng::new(11, 0, 0);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: 11,
+            epoch: 0,
+            position: 0,
+        });
         (0..40_000).map(|_| beta(&mut rng, alpha)).collect()
     }
 
@@ -349,7 +354,11 @@ mod tests {
     fn a_box_covers_what_lambda_leaves() {
         let mut seen = [false; 3];
         for batch in 0..2_000 {
-            let mut rng = SampleRng::for_batch(1, 0, batch);
+            let mut rng = SampleRng::for_batch(RngKey {
+                seed: 1,
+                epoch: 0,
+                position: batch,
+            });
             let mix = Mixup::new().cutmix(1.0).draw(&mut rng, 24, 31);
             let (rows, columns) = mix.cut().unwrap();
             assert!(rows.end <= 24 && columns.end <= 31);
@@ -367,7 +376,11 @@ mod tests {
     fn boxes_are_as_large_as_was_drawn() {
         let (mut areas, mut count) = (0.0, 0);
         for batch in 0..4_000 {
-            let mut rng = SampleRng::for_batch(2, 0, batch);
+            let mut rng = SampleRng::for_batch(RngKey {
+                seed: 2,
+                epoch: 0,
+                position: batch,
+            });
             let lambda = beta(&mut rng.clone(), 1.0);
             let mix = draw_box(&mut rng, 1.0, 1_000, 2_000);
             let (rows, columns) = mix.cut().unwrap();
@@ -386,7 +399,17 @@ mod tests {
     #[test]
     fn one_of_the_two_is_drawn_as_often_as_asked() {
         let mixing = Mixup::new().mixup(0.4).cutmix(1.0).probability(0.8);
-        let draw = |batch| mixing.draw(&mut SampleRng::for_batch(3, 1, batch), 16, 16);
+        let draw = |batch| {
+            mixing.draw(
+                &mut SampleRng::for_batch(RngKey {
+                    seed: 3,
+                    epoch: 1,
+                    position: batch,
+                }),
+                16,
+                16,
+            )
+        };
         let (mut none, mut cut) = (0, 0);
         for batch in 0..5_000 {
             let mix = draw(batch);
@@ -396,7 +419,15 @@ mod tests {
         }
         assert!((880..1_120).contains(&none), "{none}");
         assert!((1_840..2_160).contains(&cut), "{cut}");
-        let nothing = Mixup::new().draw(&mut SampleRng::for_batch(3, 1, 0), 16, 16);
+        let nothing = Mixup::new().draw(
+            &mut SampleRng::for_batch(RngKey {
+                seed: 3,
+                epoch: 1,
+                position: 0,
+            }),
+            16,
+            16,
+        );
         assert_eq!((nothing.is_none(), nothing.lambda()), (true, 1.0));
     }
 

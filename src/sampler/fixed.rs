@@ -32,7 +32,7 @@ pub struct FixedBatchSampler {
 }
 
 impl FixedBatchSampler {
-    /// Makes batches of `batch_size` samples of the sampler's order; the last one has what is left.
+    /// Makes batches of `batch_size` samples of the sampler's order; the last one has what is left. Clones share the sampler.
     ///
     /// # Errors
     ///
@@ -61,6 +61,10 @@ impl BatchSampler for FixedBatchSampler {
         });
         self.sampler.indices(epoch, 0, &mut order);
         Batches::of_size(order, self.batch_size, self.drop_last)
+    }
+
+    fn set_seed(&mut self, seed: u64) {
+        self.sampler.set_seed(seed);
     }
 
     fn fingerprint(&self) -> u32 {

@@ -88,7 +88,8 @@ impl GroupedBatchSampler {
     /// The order in which samples come, if it is not the data set's.
     fn random(&self) -> Option<RandomSampler> {
         let samples = self.groups.len() as u64;
-        self.shuffle.then(|| RandomSampler::new(samples, self.seed))
+        self.shuffle
+            .then(|| RandomSampler::with_seed(samples, self.seed))
     }
 
     /// Leaves out batches that have fewer samples than the others: up to one of each group, of other samples in each epoch. Off by

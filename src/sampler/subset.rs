@@ -52,7 +52,7 @@ impl SubsetRandomSampler {
             );
             Error::option("SubsetRandomSampler::new", reason)
         })?;
-        let order = RandomSampler::new(indices.len(), seed);
+        let order = RandomSampler::with_seed(indices.len(), seed);
         Ok(SubsetRandomSampler { indices, order })
     }
 }

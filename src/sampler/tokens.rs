@@ -218,7 +218,7 @@ impl BatchSampler for TokenBatchSampler {
         let samples = self.lengths.len();
         let random = self
             .shuffle
-            .then(|| RandomSampler::new(samples as u64, self.seed));
+            .then(|| RandomSampler::with_seed(samples as u64, self.seed));
         let mut batches = Batches::with_capacity(samples, 0);
         in_windows(samples, self.samples_in_window(), random, epoch, |window| {
             // Those of equal lengths stay in random order.

@@ -9,7 +9,7 @@ use super::windows::{Windows, shuffle};
 use super::{ItemStream, Shard, StreamSource, progress, scramble};
 use crate::dataset::{Document, PackingStrategy, Piece, Rows};
 use crate::error::{BoxError, DocumentError, Error, Result, panic_message};
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
 use crate::tensor::PackedRow;
 
@@ -237,7 +237,11 @@ struct Documents<S: StreamSource> {
 impl<S: StreamSource<Sample: Document>> Documents<S> {
     /// Loads an item. If that panics, the document has failed, and the stream goes on: as a sample does that panics.
     fn load(&self, item: S::Item, number: u64) -> Result<S::Sample, BoxError> {
-        let mut rng = SampleRng::new(self.seed, self.epoch, number);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: self.seed,
+            epoch: self.epoch,
+            position: number,
+        });
         // Unwind safety: the source is shared, and loads on several threads anyway; the item is gone.
         let loaded = catch_unwind(AssertUnwindSafe(|| {
             let document = self.source.load(item, &mut rng)?;
@@ -448,7 +452,14 @@ fn best_fit<D: Document>(
             })),
             Err(reason) => all.push(Err(reason.into())),
         }
-        shuffle(&mut all, SampleRng::for_sampler(seed, epoch, window));
+        shuffle(
+            &mut all,
+            SampleRng::for_sampler(RngKey {
+                seed,
+                epoch,
+                position: window,
+            }),
+        );
         all
     }
 }

@@ -4,7 +4,7 @@ use super::state::{Reader, Tag, Writer, fingerprint};
 use super::windows::{Windows, shuffle};
 use super::{ItemStream, Shard, StreamSource, scramble};
 use crate::error::BoxError;
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 
 /// A source whose items come in a random order within windows: [`StreamSource::shuffle`] makes it.
 #[derive(Debug, Clone)]
@@ -58,7 +58,14 @@ pub struct ShuffleStream<I: ItemStream> {
 /// The order of a window.
 fn shuffled<T>(seed: u64, epoch: u64) -> impl Fn(u64, Vec<T>) -> Vec<T> {
     move |window, mut items| {
-        shuffle(&mut items, SampleRng::for_sampler(seed, epoch, window));
+        shuffle(
+            &mut items,
+            SampleRng::for_sampler(RngKey {
+                seed,
+                epoch,
+                position: window,
+            }),
+        );
         items
     }
 }

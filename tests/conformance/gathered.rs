@@ -74,7 +74,7 @@ fn check(images: &DeviceTensor<u8>, samples: &[u64]) {
 }
 
 fn order(epoch: u64) -> Vec<u64> {
-    let sampler = RandomSampler::new(LEN, 5);
+    let sampler = RandomSampler::with_seed(LEN, 5);
     (0..LEN)
         .map(|position| sampler.index(epoch, position))
         .collect()

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use half::{bf16, f16};
 use pinfeed::ops::{Mixup, MixupDraw, Normalize};
+use pinfeed::rng::RngKey;
 use pinfeed::tensor::Float;
 use pinfeed::{Batch, DataLoader, DeviceTensor, Error, SampleRng, Tensor, TensorDataset};
 
@@ -317,7 +318,15 @@ fn batches_of_a_loader_are_mixed(backend: &Backend) {
         let expected = bytes.chunks(15 * 16 * 12 * 3);
         for (number, (batch, bytes)) in (0..).zip(batches.zip(expected)) {
             let (pictures, labels) = batch.unwrap();
-            let mix = mixing.draw(&mut SampleRng::for_batch(7, epoch, number), 16, 12);
+            let mix = mixing.draw(
+                &mut SampleRng::for_batch(RngKey {
+                    seed: 7,
+                    epoch,
+                    position: number,
+                }),
+                16,
+                12,
+            );
             let targets = labels.soft_labels::<f32>(50, &mix, 0.0).unwrap();
             let mixed = pictures
                 .normalize_mixed::<f32>(&Normalize::IMAGENET, &mix)

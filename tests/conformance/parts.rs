@@ -135,7 +135,7 @@ fn check((images, labels): &(DeviceTensor<u8>, DeviceTensor<i64>), samples: &[u6
 }
 
 fn order(epoch: u64) -> Vec<u64> {
-    let sampler = RandomSampler::new(LEN as u64, 5);
+    let sampler = RandomSampler::with_seed(LEN as u64, 5);
     let positions = 0..LEN as u64;
     positions
         .map(|position| sampler.index(epoch, position))

@@ -2,6 +2,7 @@
 
 use pinfeed::collate::{Collate, Stack};
 use pinfeed::ragged::{RaggedDeviceTensor, RaggedTensor};
+use pinfeed::rng::RngKey;
 use pinfeed::{
     Batch, DataLoader, Dataset, Error, Ragged, SampleRng, Tensor, TensorDataset, from_fn,
 };
@@ -30,7 +31,11 @@ type Boxes = Vec<[f32; 4]>;
 
 /// None at all of some, many of others; of a dozen in a row, none.
 fn boxes(index: u64) -> Boxes {
-    let mut rng = SampleRng::new(3, 0, index);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 3,
+        epoch: 0,
+        position: index,
+    });
     let count = match index {
         24..36 => 0,
         7 => 200,
@@ -159,7 +164,12 @@ fn ragged_batches_lie_beside_gathered_rows(backend: &Backend) {
             let (found, first) = (back(&found), number * 8);
             assert!(images.as_slice() == &pixels[first * PIXELS..][..images.len()]);
             for (position, found) in (first as u64..).zip(found.rows()) {
-                let index = SampleRng::new(5, epoch, position).below(LEN);
+                let index = SampleRng::for_sample(RngKey {
+                    seed: 5,
+                    epoch,
+                    position,
+                })
+                .below(LEN);
                 assert_eq!(found, boxes(index).concat());
             }
         }

@@ -5,6 +5,7 @@ use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
 use pinfeed::padded::PaddedTensor;
+use pinfeed::rng::RngKey;
 use pinfeed::tensor::Element;
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, DeviceTensor, Padded, SampleRng, Tensor, from_fn,
@@ -79,7 +80,11 @@ fn on_every_path<S, B>(
 const LEN: u64 = 61;
 
 fn frames(index: u64) -> Vec<[f32; 5]> {
-    let mut rng = SampleRng::new(3, 0, index);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 3,
+        epoch: 0,
+        position: index,
+    });
     let count = match index {
         24..36 => 0,
         7 => 200,
@@ -137,7 +142,18 @@ fn packed_rows_are_the_same_on_every_path(backend: &Backend) {
     let stream = documents.concat();
     let packed = PackedDataset::new(documents, &lengths, N, PackingStrategy::Concatenated).unwrap();
     let rows: Vec<PackedRow<u32>> = (0..packed.len())
-        .map(|row| packed.get(row, &mut SampleRng::new(0, 0, 0)).unwrap())
+        .map(|row| {
+            packed
+                .get(
+                    row,
+                    &mut SampleRng::for_sample(RngKey {
+                        seed: 0,
+                        epoch: 0,
+                        position: 0,
+                    }),
+                )
+                .unwrap()
+        })
         .collect();
     on_every_path::<_, PackedBatch<u32>>(
         backend,
@@ -227,7 +243,12 @@ fn optional_rows_lie_beside_gathered_ones(backend: &Backend) {
             let (images, mask) = (back(&images), back(&mask));
             for (row, has) in mask.as_slice().iter().enumerate() {
                 let index = number * 8 + row;
-                let expected = SampleRng::new(5, epoch, index as u64).bool(0.6);
+                let expected = SampleRng::for_sample(RngKey {
+                    seed: 5,
+                    epoch,
+                    position: index as u64,
+                })
+                .bool(0.6);
                 assert_eq!(*has == 1, expected);
                 let expected = match expected {
                     true => &pixels[index * PIXELS..][..PIXELS],

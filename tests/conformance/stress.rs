@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use pinfeed::device::Download;
+use pinfeed::rng::RngKey;
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, SampleRng, Stream, Tensor};
 
 use crate::Test;
@@ -93,7 +94,11 @@ impl Program<'_> {
     fn new(backend: &Backend, thread: u64) -> Program<'_> {
         Program {
             backend,
-            rng: SampleRng::new(seed(), thread, 0),
+            rng: SampleRng::for_sample(RngKey {
+                seed: seed(),
+                epoch: thread,
+                position: 0,
+            }),
             name: format!("seed {}, thread {thread}", seed()),
             streams: (0..3).map(|_| backend.device.stream().unwrap()).collect(),
             tensors: Vec::new(),

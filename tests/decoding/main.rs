@@ -24,6 +24,7 @@ use pinfeed::device::Hostile;
 use pinfeed::error::CollateError;
 use pinfeed::image::{Decode, ImageFolder, ImageTransform, LazyImage};
 use pinfeed::loader::{OnError, Stats};
+use pinfeed::rng::RngKey;
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::{DataLoader, Device, DeviceTensor, Error, Sample, SampleRng, Tensor, from_fn};
 
@@ -455,7 +456,14 @@ fn a_batch_may_be_read_before_it_is_sent() {
         .map(|path| {
             let image = LazyImage::encoded(std::fs::read(path).unwrap());
             image
-                .transform(&ImageTransform::eval(16), &mut SampleRng::new(0, 0, 0))
+                .transform(
+                    &ImageTransform::eval(16),
+                    &mut SampleRng::for_sample(RngKey {
+                        seed: 0,
+                        epoch: 0,
+                        position: 0,
+                    }),
+                )
                 .decode()
                 .unwrap()
                 .to_vec()

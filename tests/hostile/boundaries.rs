@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use pinfeed::rng::RngKey;
 use pinfeed::{Batch, DataLoader, Device, Error, SampleRng, from_fn};
 
 use crate::support::{
@@ -319,8 +320,16 @@ fn an_epoch_and_its_iterator_may_part() {
 fn what_is_ahead_comes_last() {
     watched("what_is_ahead_comes_last", |_| {
         // What each sample drew tells which epoch it is of. The first of epoch 1 waits.
-        let draws =
-            |epoch: u64| (0..8).map(move |position| SampleRng::new(0, epoch, position).next_u32());
+        let draws = |epoch: u64| {
+            (0..8).map(move |position| {
+                SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch,
+                    position,
+                })
+                .next_u32()
+            })
+        };
         let first_ahead = draws(1).next().unwrap();
         let (entered, is_entered) = mpsc::channel();
         let (go, may_go) = mpsc::channel::<()>();

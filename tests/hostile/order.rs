@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::Sampler;
 use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
 use proptest::prelude::*;
@@ -94,10 +95,14 @@ fn load(what: &What, how: &How, device: &Device) -> Epoch {
 /// What must come out, by the definition: sampler and generator alone.
 fn definition(what: &What) -> Epoch {
     use pinfeed::sampler::{RandomSampler, Sampler};
-    let order = RandomSampler::new(what.len, what.seed);
+    let order = RandomSampler::with_seed(what.len, what.seed);
     let samples: Vec<(i64, [u32; 3])> = (0..what.len)
         .map(|position| {
-            let mut rng = SampleRng::new(what.seed, what.epoch, position);
+            let mut rng = SampleRng::for_sample(RngKey {
+                seed: what.seed,
+                epoch: what.epoch,
+                position,
+            });
             let index = match what.shuffle {
                 true => order.index(what.epoch, position),
                 false => position,

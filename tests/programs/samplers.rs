@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::rng::RngKey;
 use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
 
 /// Each class comes up as often as the others, however many samples it has.
@@ -19,7 +20,7 @@ impl Sampler for Balanced {
     }
 
     fn index(&self, epoch: u64, position: u64) -> u64 {
-        let mut rng = SampleRng::for_sampler(self.seed, epoch, position);
+        let mut rng = SampleRng::for_sampler(RngKey { seed: self.seed, epoch, position });
         let class = &self.classes[rng.range(0..self.classes.len())];
         class[rng.range(0..class.len())]
     }
@@ -59,7 +60,7 @@ fn sampler(name: &str) -> Result<Box<dyn Sampler>, String> {
             len: 400,
             classes: vec![(0..90).collect(), (90..100).collect()],
         }),
-        "shards" => Box::new(Shards { order: RandomSampler::new(5, 17), samples: 20 }),
+        "shards" => Box::new(Shards { order: RandomSampler::with_seed(5, 17), samples: 20 }),
         other => return Err(format!("there is no sampler {other:?}")),
     })
 }

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use pinfeed::loader::StreamState;
 use pinfeed::stream::{ItemStream, Shard, StreamSource};
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, DataLoader, SampleRng};
 
 /// Each record is its length and so many bytes.
@@ -30,7 +31,7 @@ impl StreamSource for Records {
 
     fn open(&self, epoch: u64, shard: Shard) -> Result<Reading, BoxError> {
         let mut files = self.files.clone();
-        let mut rng = SampleRng::for_sampler(shard.seed(), epoch, 0);
+        let mut rng = SampleRng::for_sampler(RngKey { seed: shard.seed(), epoch, position: 0 });
         for left in (2..=files.len()).rev() {
             files.swap(left - 1, rng.range(0..left));
         }

@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use image::{ImageFormat, RgbImage};
 use pinfeed::image::{Decode, ImageTransform, LazyImage};
+use pinfeed::rng::RngKey;
 use pinfeed::{DataLoader, Device, DeviceTensor, SampleRng, Tensor, from_fn};
 
 type Views = (Tensor<u8>, Tensor<u8>, Tensor<i64>);
 
 fn file(number: u64) -> Result<Vec<u8>, Box<dyn Error>> {
-    let mut rng = SampleRng::new(number, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey { seed: number, epoch: 0, position: 0 });
     let picture = RgbImage::from_fn(60 + number as u32, 50, |x, y| {
         image::Rgb([(x * 4) as u8, (y * 5) as u8, rng.next_u64() as u8])
     });

@@ -2,6 +2,7 @@ use super::*;
 use crate::SampleRng;
 use crate::image::LazyImage;
 use crate::image::plan::ImageTransform;
+use crate::rng::RngKey;
 
 /// A PNG file whose values are labels, of the given kind.
 fn png(color: png::ColorType, depth: png::BitDepth, packed: &[u8], size: (u32, u32)) -> Vec<u8> {
@@ -195,7 +196,14 @@ fn a_mask_follows_its_picture() {
     let (mut outside, mut seen) = (0, std::collections::HashSet::new());
     for seed in 0..50 {
         let image = LazyImage::rgb(pixels.view()).unwrap();
-        let image = image.transform(&plan, &mut SampleRng::new(seed, 0, 0));
+        let image = image.transform(
+            &plan,
+            &mut SampleRng::for_sample(RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+        );
         let mask = LazyMask::labels(labels.view()).unwrap().fill(255);
         let mask = mask.geometry(image.geometry().unwrap()).decode().unwrap();
         let image = image.decode().unwrap();

@@ -5,6 +5,7 @@ use crate::image::{
     ColorJitter, Padding, RandAugment, RandomErasing, RandomResizedCrop, RandomRotation,
 };
 use crate::picture::Planes;
+use crate::rng::RngKey;
 
 /// Plans that resize once, of every kind.
 fn plan() -> impl Strategy<Value = ImageTransform> {
@@ -136,7 +137,11 @@ fn drawn(
 }
 
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut rng = SampleRng::new(seed, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed,
+        epoch: 0,
+        position: 0,
+    });
     (0..bytes).map(|_| rng.next_u64() as u8).collect()
 }
 
@@ -159,7 +164,7 @@ proptest! {
         let rgb = drawn(&whole, &changes, &planes, pitch);
         let rgb = Tensor::from_vec(rgb, &[height as usize, width as usize, 3]).unwrap();
 
-        let mut rng = SampleRng::new(seed, 0, 0);
+        let mut rng = SampleRng::for_sample(RngKey { seed, epoch: 0, position: 0 });
         let image = LazyImage::rgb(rgb).unwrap().transform(&plan, &mut rng);
         let geometry = image.geometry().unwrap();
         let (drawing, changes) = draw(&geometry, Some(&plan), sampling).unwrap();
@@ -180,7 +185,7 @@ proptest! {
         sampling in prop::sample::select(Sampling::ALL.to_vec()), plan in plan(), seed: u64,
     ) {
         let file = super::super::super::decode::compressed_as(sampling, width, height);
-        let image = LazyImage::encoded(file).transform(&plan, &mut SampleRng::new(seed, 0, 0));
+        let image = LazyImage::encoded(file).transform(&plan, &mut SampleRng::for_sample(RngKey { seed, epoch: 0, position: 0 }));
         let encoded = image.for_device(LIMITS).unwrap();
         let drawing = *encoded.drawing();
         let canonical = encoded.to_vec();
@@ -194,7 +199,14 @@ proptest! {
 #[test]
 fn what_the_device_cannot_draw_is_left_to_the_cpu() {
     let on_cpu = |plan: ImageTransform| {
-        let image = LazyImage::encoded(file()).transform(&plan, &mut SampleRng::new(1, 0, 0));
+        let image = LazyImage::encoded(file()).transform(
+            &plan,
+            &mut SampleRng::for_sample(RngKey {
+                seed: 1,
+                epoch: 0,
+                position: 0,
+            }),
+        );
         image.for_device(LIMITS).err()
     };
     let plan = ImageTransform::new().resize(20);

@@ -1,12 +1,20 @@
 use super::*;
 use crate::image::plan::ImageTransform;
+use crate::rng::RngKey;
 
 const fn size(height: u32, width: u32) -> Size {
     Size { width, height }
 }
 
 fn frame(source: Size, plan: &ImageTransform, seed: u64) -> Frame {
-    let (mut canvas, mut rng) = (Canvas::new(source), SampleRng::new(seed, 0, 0));
+    let (mut canvas, mut rng) = (
+        Canvas::new(source),
+        SampleRng::for_sample(RngKey {
+            seed,
+            epoch: 0,
+            position: 0,
+        }),
+    );
     for op in plan.ops() {
         assert!(canvas.carry_out(op, &mut rng), "{op:?}");
     }
@@ -193,7 +201,11 @@ fn where_no_crop_fits_the_largest_central_one_is_taken() {
 
 #[test]
 fn whatever_the_plan_and_the_picture_nothing_is_read_or_written_outside() {
-    let mut rng = SampleRng::new(11, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 11,
+        epoch: 0,
+        position: 0,
+    });
     for round in 0..20_000 {
         let mut side = |bound| 1 + rng.below(bound) as usize;
         let source = size(side(300) as u32, side(300) as u32);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::image::fixture::{Case, Fixture};
+use crate::rng::RngKey;
 
 fn named(name: &str) -> Option<AugmentOp> {
     let found = OPERATIONS
@@ -91,7 +92,15 @@ fn rand_augment_draws_evenly() {
     let mut kinds = std::collections::HashMap::new();
     for seed in 0..14_000 {
         let mut changes = Vec::new();
-        RandAugment::new().draw(size, &mut SampleRng::new(seed, 0, 0), &mut changes);
+        RandAugment::new().draw(
+            size,
+            &mut SampleRng::for_sample(RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+            &mut changes,
+        );
         assert!(changes.len() <= 2);
         drawn += changes.len();
         for change in &changes {
@@ -127,7 +136,14 @@ fn erasing_is_drawn_as_asked() {
     let erasing = erasing.value([1, 2, 3]);
     let mut count = 0;
     for seed in 0..20_000 {
-        let drawn = erasing.draw(size, &mut SampleRng::new(seed, 0, 0));
+        let drawn = erasing.draw(
+            size,
+            &mut SampleRng::for_sample(RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+        );
         let Some(Change::Erase { place, value }) = drawn else {
             assert_eq!(drawn, None);
             continue;
@@ -143,7 +159,17 @@ fn erasing_is_drawn_as_asked() {
     assert!((4_755..=5_245).contains(&count), "{count}");
     // A rectangle that does not fit is not painted.
     let huge = RandomErasing::new().probability(1.0).scale(1.0..=1.0);
-    assert_eq!(huge.draw(size, &mut SampleRng::new(1, 0, 0)), None);
+    assert_eq!(
+        huge.draw(
+            size,
+            &mut SampleRng::for_sample(RngKey {
+                seed: 1,
+                epoch: 0,
+                position: 0
+            })
+        ),
+        None
+    );
 }
 
 #[test]
