@@ -74,7 +74,7 @@ mod cuda {
             .iter()
             .flat_map(|mix| orders.map(|channels_last| (mix, channels_last)))
         {
-            let normalize = Normalize::IMAGENET.channels_last(channels_last);
+            let normalize = Normalize::IMAGENET.with_channels_last(channels_last);
             let mut best = f64::INFINITY;
             // The first round takes device memory.
             for _ in 0..5 {

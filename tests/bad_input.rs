@@ -647,8 +647,8 @@ impl StagedDataset for HeavySource {
 #[test]
 fn sizes_that_are_made_up_cost_nothing() {
     let staged = |raw_bytes, max_bytes| {
-        let staged = Staged::new(HeavySource(raw_bytes)).in_flight(usize::MAX);
-        staged.ahead(usize::MAX).max_bytes(max_bytes)
+        let staged = Staged::new(HeavySource(raw_bytes)).with_in_flight(usize::MAX);
+        staged.with_lookahead(usize::MAX).with_max_bytes(max_bytes)
     };
     let heavy = || numbers(40).map(|number, _| Ok((Heavy(number), Heavy(number), vec![Heavy(0)])));
     type Numbers = Box<dyn Dataset<Sample = i64>>;

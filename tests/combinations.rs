@@ -61,7 +61,11 @@ fn loader(job: Job, run: Run, rank: usize) -> DataLoader<Batch> {
             return Err("it is bad".into());
         }
         let drawn = rng.range(0..1_000_000i64);
-        Ok((index as i64, drawn, Padded::from(padded(index)).value(-1)))
+        Ok((
+            index as i64,
+            drawn,
+            Padded::from(padded(index)).with_value(-1),
+        ))
     });
     let world = World::new(rank, run.ranks * run.replicas).unwrap();
     let builder = DataLoader::builder(samples)

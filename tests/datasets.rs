@@ -403,7 +403,7 @@ fn a_mixture_does_not_depend_on_ranks_or_workers() {
         let mixture = MixtureSampler::new(&dataset().lengths(), &[0.75, 0.25], 7).unwrap();
         let loader = DataLoader::builder(dataset())
             .batch_size(batch_size)
-            .sampler(mixture.num_samples(96))
+            .sampler(mixture.with_num_samples(96))
             .drop_last(true)
             .num_workers(workers)
             .world(World::new(rank, ranks).unwrap())
@@ -779,7 +779,7 @@ fn numbers_of_samples_are_what_the_program_has() {
     assert_eq!(from_fn(3, |_, _| Ok(0i64)).len(), 3);
     assert_eq!(from_fn(3u32, |_, _| Ok(0i64)).len(), 3);
     assert_eq!(from_fn(u64::MAX, |_, _| Ok(0i64)).len(), u64::MAX);
-    let random = RandomSampler::with_seed(paths.len(), 1).num_samples(paths.len() * 2);
+    let random = RandomSampler::with_seed(paths.len(), 1).with_num_samples(paths.len() * 2);
     assert_eq!(
         (random.len(), SequentialSampler::new(paths.len()).len()),
         (6, 3)

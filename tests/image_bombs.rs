@@ -57,8 +57,8 @@ const LITTLE: usize = 4 << 20;
 /// Decodes a file of at most 2^20 pixels: what came of it, and how much memory that took at once, the file aside.
 fn decode(bytes: Vec<u8>) -> (Result<(), String>, usize) {
     let image = LazyImage::encoded(bytes)
-        .max_pixels(1 << 20)
-        .exif_orientation(true);
+        .with_max_pixels(1 << 20)
+        .with_exif_orientation(true);
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let decoded = image.decode().map(drop).map_err(|error| error.to_string());
@@ -527,7 +527,7 @@ fn damage_is_an_error_or_shows() {
             // 2^20 pixels take 3 MB, or twice that upright, or 4 bytes each and a few more as the decoder has them.
             assert!(peak < 64 << 20, "{name}, round {round}: {peak} bytes");
             let _ = LazyImage::encoded(damaged)
-                .max_pixels(1 << 20)
+                .with_max_pixels(1 << 20)
                 .transform(&transform, &mut rng)
                 .decode();
         }

@@ -222,7 +222,7 @@ fn samples_are_pictures_with_their_labels() {
     put(root.path(), "a/1.png", &png(30, 40, [255, 0, 0]));
     put(root.path(), "b/1.png", &png(50, 20, [0, 255, 0]));
     let data = ImageFolder::open(root.path()).unwrap();
-    let eval = data.clone().transform(ImageTransform::eval(16));
+    let eval = data.clone().with_transform(ImageTransform::eval(16));
     let (image, label) = load(&eval, 1).unwrap();
     assert_eq!((&image.shape()[..], label), (&[16, 16, 3][..], 1));
     assert_eq!(image.to_vec(), [0, 255, 0].repeat(256));
@@ -248,8 +248,8 @@ fn a_file_that_cannot_be_used_is_named() {
     put(root.path(), "a/5-large.png", &whole);
     let data = ImageFolder::open(root.path()).unwrap();
     fs::remove_file(root.path().join("a/4-gone.png")).unwrap();
-    let fixed = data.clone().transform(ImageTransform::train(4));
-    for data in [data.max_pixels(80), fixed.max_pixels(80)] {
+    let fixed = data.clone().with_transform(ImageTransform::train(4));
+    for data in [data.with_max_pixels(80), fixed.with_max_pixels(80)] {
         for index in 0..data.len() {
             let error = load(&data, index).unwrap_err().to_string();
             let path = data.describe(index).unwrap();
@@ -284,12 +284,12 @@ fn a_file_that_is_too_large_is_not_read() {
     assert!(error.starts_with(&data.describe(1).unwrap()), "{error}");
     let says = "the file has 21474836480 bytes or more, and max_file_bytes is 1073741824";
     assert!(error.ends_with(says), "{error}");
-    let error = load(&data.clone().max_file_bytes(10), 0).unwrap_err();
+    let error = load(&data.clone().with_max_file_bytes(10), 0).unwrap_err();
     assert!(
         error.to_string().ends_with("max_file_bytes is 10"),
         "{error}"
     );
-    assert!(load(&data.max_file_bytes(1_000), 0).is_ok());
+    assert!(load(&data.with_max_file_bytes(1_000), 0).is_ok());
 }
 
 /// Each bad file is an error in its batch's place, with its path; whatever it is, the files beside it are loaded by the same
@@ -321,7 +321,7 @@ fn a_loader_gets_past_files_of_all_sorts() {
         );
     }
     let data = ImageFolder::open(root.path()).unwrap();
-    let loader = DataLoader::builder(data.transform(ImageTransform::eval(4)))
+    let loader = DataLoader::builder(data.with_transform(ImageTransform::eval(4)))
         .shuffle(true)
         .num_workers(2)
         .build()
@@ -347,7 +347,7 @@ fn reading_ahead_is_a_wish() {
     fs::remove_file(root.path().join("cat/a.png")).unwrap();
     data.will_need(&[0, 1, 2], Pass::new(1, 0)); // gone, there, and beyond
     assert!(load(&data, 1).is_ok());
-    assert_eq!(data.read_ahead(0).lookahead(), 0);
+    assert_eq!(data.with_read_ahead(0).lookahead(), 0);
 }
 
 #[test]
@@ -361,7 +361,11 @@ fn a_broken_header_fails_in_get_where_the_size_depends_on_it() {
         position: 0,
     });
     assert!(data.get(0, rng).is_err());
-    assert!(data.transform(ImageTransform::eval(8)).get(0, rng).is_ok());
+    assert!(
+        data.with_transform(ImageTransform::eval(8))
+            .get(0, rng)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -609,7 +613,10 @@ fn exif_orientation_is_an_option() {
     let data = ImageFolder::open(root.path()).unwrap();
     assert_eq!(load(&data, 0).unwrap().0.shape()[..], [8, 16, 3]);
     assert_eq!(
-        load(&data.exif_orientation(true), 0).unwrap().0.shape()[..],
+        load(&data.with_exif_orientation(true), 0)
+            .unwrap()
+            .0
+            .shape()[..],
         [16, 8, 3]
     );
 }
@@ -629,7 +636,7 @@ fn the_first_epoch_is_cut_as_later_ones_are() {
     let device = Device::cpu();
     device.cut_batches_at(2_000, 500);
     let plan = ImageTransform::new().center_crop(16);
-    let data = ImageFolder::open(root.path()).unwrap().transform(plan);
+    let data = ImageFolder::open(root.path()).unwrap().with_transform(plan);
     let loader = DataLoader::builder(data)
         .batch_size(6)
         .num_workers(2)

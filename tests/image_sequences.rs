@@ -19,7 +19,7 @@ use pinfeed::rng::RngKey;
 type Outcome = Result<Vec<u8>, String>;
 
 fn decode(bytes: &[u8]) -> Outcome {
-    let image = LazyImage::encoded(bytes.to_vec()).max_pixels(1 << 20);
+    let image = LazyImage::encoded(bytes.to_vec()).with_max_pixels(1 << 20);
     match image.decode() {
         Ok(pixels) => Ok(pixels.as_slice().to_vec()),
         Err(error) => Err(error.to_string()),
@@ -28,7 +28,7 @@ fn decode(bytes: &[u8]) -> Outcome {
 
 /// The same, cropped first.
 fn cropped(bytes: &[u8]) -> Outcome {
-    let image = LazyImage::encoded(bytes.to_vec()).max_pixels(1 << 20);
+    let image = LazyImage::encoded(bytes.to_vec()).with_max_pixels(1 << 20);
     let image = image.transform(
         &ImageTransform::train(9),
         &mut SampleRng::for_sample(RngKey {

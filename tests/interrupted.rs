@@ -306,7 +306,7 @@ fn rows_are_left_while_they_are_packed() {
         rows.map(|row, _| Ok(row.tokens.iter().map(|token| i64::from(*token)).sum()))
     });
     left_in_all_ways("best_fit", 50, |numbers| {
-        let rows = tokens(numbers).pack(32).unwrap().best_fit(MANY);
+        let rows = tokens(numbers).pack(32).unwrap().with_best_fit(MANY);
         rows.map(|row, _| Ok(row.tokens.iter().map(|token| i64::from(*token)).sum()))
     });
 }
@@ -372,7 +372,7 @@ fn a_run_is_left_while_it_is_resumed() {
                 .map(|number, _| Ok(vec![number as u32]))
                 .pack(1)
                 .unwrap();
-            rows.best_fit(MANY)
+            rows.with_best_fit(MANY)
                 .map(|row, _| Ok(i64::from(row.tokens[0])))
         },
         5_100,
@@ -436,7 +436,7 @@ fn each_item_has_the_timeout() {
         });
         scope.spawn(|| {
             let rows = slow().map(|number, _| Ok(vec![number as u32])).pack(1);
-            let rows = rows.unwrap().best_fit(60);
+            let rows = rows.unwrap().with_best_fit(60);
             check(rows.map(|row, _| Ok(i64::from(row.tokens[0]))), 1, sum);
         });
         scope.spawn(|| check(slow().take(30).chain(slow()).skip(60), 1, (30..61).sum()));

@@ -99,7 +99,7 @@ fn round(number: usize, devices: &[Device; 2]) {
     let mut replay = pinned.replay(0).unwrap();
     assert!(replay.by_ref().take(3).all(|batch| batch.is_ok()));
 
-    let shared = DataLoader::builder(Staged::new(Remote).in_flight(4))
+    let shared = DataLoader::builder(Staged::new(Remote).with_in_flight(4))
         .batch_size(8)
         .num_workers(2)
         .pin_memory(devices)

@@ -544,7 +544,7 @@ fn documents_may_be_shared_and_padded_with_anything() {
         let packed =
             PackedDataset::new(documents, &[3, 1], 5, PackingStrategy::Concatenated).unwrap();
         packed
-            .padding(-1)
+            .with_padding(-1)
             .get(
                 0,
                 &mut SampleRng::for_sample(RngKey {

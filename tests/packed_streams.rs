@@ -100,7 +100,7 @@ fn rows_are_those_of_trl() {
             fills.values_mut().for_each(|fills| fills.sort_unstable());
             fills
         };
-        let whole = rows(packed().best_fit(buffer as usize));
+        let whole = rows(packed().with_best_fit(buffer as usize));
         let whole: Vec<_> = whole.iter().map(|row| row.concat()).collect();
         assert_eq!(fills(&whole), fills(&of("bfd_split")), "{lengths:?}");
         let sorted = |rows: &[Vec<u32>]| {
@@ -130,8 +130,8 @@ proptest! {
         workers in prop::sample::select(vec![0, 1, 4]),
     ) {
         let indexed = PackedDataset::new(documents(&lengths), &lengths, n, PackingStrategy::Concatenated).unwrap();
-        let indexed = DataLoader::builder(indexed.padding(7)).batch_size(batch_size).build().unwrap();
-        let packed = streamed(&lengths).pack(n).unwrap().padding(7);
+        let indexed = DataLoader::builder(indexed.with_padding(7)).batch_size(batch_size).build().unwrap();
+        let packed = streamed(&lengths).pack(n).unwrap().with_padding(7);
         let streamed = loader_of(packed, batch_size, workers);
         for epoch in 0..2 {
             let expected: Vec<_> = indexed.epoch(epoch).map(Result::unwrap).collect();
@@ -158,7 +158,7 @@ proptest! {
             rows.sort();
             expected.push(rows);
         }
-        let mut rows = rows(streamed(&lengths).pack(n).unwrap().best_fit(size)).into_iter();
+        let mut rows = rows(streamed(&lengths).pack(n).unwrap().with_best_fit(size)).into_iter();
         for expected in expected {
             let mut own: Vec<_> = rows.by_ref().take(expected.len()).collect();
             own.sort();
@@ -173,7 +173,7 @@ fn what_comes_depends_on_seed_epoch_and_rank_and_not_on_workers() {
     let order = |seed, epoch, rank, workers| {
         let same =
             stream::from_fn(|_, _| Ok((0..200).map(|index| Ok(document(index, 1 + index % 7)))));
-        let loader = DataLoader::stream(same.pack(8).unwrap().best_fit(50))
+        let loader = DataLoader::stream(same.pack(8).unwrap().with_best_fit(50))
             .batch_size(4)
             .seed(seed)
             .world(World::new(rank, 2).unwrap())
@@ -208,7 +208,7 @@ fn rows_with_long_documents_are_spread_over_the_window() {
     let lengths: Vec<u64> = (0..200)
         .map(|index| if index % 2 == 0 { 8 } else { 2 })
         .collect();
-    let rows = rows(streamed(&lengths).pack(8).unwrap().best_fit(200));
+    let rows = rows(streamed(&lengths).pack(8).unwrap().with_best_fit(200));
     assert_eq!(rows.len(), 125);
     let early = rows[..25].iter().filter(|row| row.len() > 1).count();
     assert!((1..=15).contains(&early), "{early} of the first 25"); // 5 on average
@@ -222,7 +222,7 @@ fn ranks_pack_what_is_theirs() {
         for rank in 0..3 {
             let packed = streamed(&lengths).pack(16).unwrap();
             let packed = match buffer {
-                Some(size) => packed.best_fit(size),
+                Some(size) => packed.with_best_fit(size),
                 None => packed,
             };
             let loader = DataLoader::stream(packed)
@@ -260,7 +260,7 @@ fn few_documents_are_packed_too() {
         let rows = |lengths: &[u64]| {
             let packed = streamed(lengths).pack(4).unwrap();
             let mut rows = rows(match buffer {
-                Some(size) => packed.best_fit(size),
+                Some(size) => packed.with_best_fit(size),
                 None => packed,
             });
             rows.sort();
@@ -295,7 +295,7 @@ fn documents_may_be_shared_tensors_and_bytes() {
         S: StreamSource,
         S::Sample: pinfeed::dataset::Document<Token = i64>,
     {
-        let rows = documents.pack(4).unwrap().padding(-1);
+        let rows = documents.pack(4).unwrap().with_padding(-1);
         let loader = DataLoader::stream(rows).batch_size(9).build().unwrap();
         let batch = loader.epoch(0).next().unwrap().unwrap();
         batch.tokens.as_slice().to_vec()
@@ -369,7 +369,7 @@ fn a_broken_document_is_an_error_of_its_own() {
         .collect();
     for (buffer, workers) in [(None, 0), (None, 3), (Some(5), 0), (Some(5), 3)] {
         let packed = || match buffer {
-            Some(size) => source().pack(4).unwrap().best_fit(size),
+            Some(size) => source().pack(4).unwrap().with_best_fit(size),
             None => source().pack(4).unwrap(),
         };
         let loader = loader_of(packed(), 1, workers);
@@ -529,7 +529,7 @@ where
     ) -> pinfeed::stream::Packed<S> {
         let packed = source.pack(way.n).unwrap();
         match way.buffer {
-            Some(size) => packed.best_fit(size),
+            Some(size) => packed.with_best_fit(size),
             None => packed,
         }
     }
@@ -641,7 +641,7 @@ fn seeking_reads_what_is_needed_only() {
     for (buffer, at_most) in [(None, 40), (Some(30), 60 + 40)] {
         let packed = own.clone().pack(32).unwrap();
         let packed = match buffer {
-            Some(size) => packed.best_fit(size),
+            Some(size) => packed.with_best_fit(size),
             None => packed,
         };
         let loader = loader_of(packed, 2, 0);
@@ -670,7 +670,7 @@ fn memory_and_waiting_are_bounded() {
         lengths: vec![8; 1_000],
         ..Corpus::default()
     };
-    let loader = loader_of(own.clone().pack(32).unwrap().best_fit(100), 1, 0);
+    let loader = loader_of(own.clone().pack(32).unwrap().with_best_fit(100), 1, 0);
     let mut pulled = 0;
     for (number, batch) in loader.epoch(0).enumerate() {
         drop(batch);
@@ -709,7 +709,7 @@ fn a_state_of_other_rows_is_refused() {
         ..Corpus::default()
     };
     let packed = |n, buffer: Option<usize>| match buffer {
-        Some(size) => own().pack(n).unwrap().best_fit(size),
+        Some(size) => own().pack(n).unwrap().with_best_fit(size),
         None => own().pack(n).unwrap(),
     };
     let others = |buffer: Option<usize>| {
@@ -759,7 +759,7 @@ fn a_state_of_other_documents_is_refused() {
         };
         let packed = own.pack(10).unwrap();
         match buffer {
-            Some(size) => loader_of(packed.best_fit(size), 1, 0),
+            Some(size) => loader_of(packed.with_best_fit(size), 1, 0),
             None => loader_of(packed, 1, 0),
         }
     };

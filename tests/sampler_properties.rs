@@ -127,7 +127,7 @@ fn random(made: Made) -> Case {
 }
 
 fn random_of_another_length(made: Made) -> Case {
-    let sampler = RandomSampler::with_seed(made.len, made.seed).num_samples(made.num);
+    let sampler = RandomSampler::with_seed(made.len, made.seed).with_num_samples(made.num);
     samples(made, sampler, move |order| {
         order.len() as u64 == made.num
             && order
@@ -138,7 +138,7 @@ fn random_of_another_length(made: Made) -> Case {
 
 fn random_with_replacement(made: Made) -> Case {
     let sampler = RandomSampler::with_seed(made.len, made.seed);
-    let sampler = sampler.with_replacement().num_samples(made.num);
+    let sampler = sampler.with_replacement().with_num_samples(made.num);
     samples(made, sampler, move |order| {
         order.len() as u64 == made.num && order.iter().all(|index| *index < made.len)
     })
@@ -175,7 +175,7 @@ fn mixture(made: Made) -> Case {
     let (first, second) = (made.len.div_ceil(2), made.len / 2);
     let weights = [2.0, if second > 0 { 1.0 } else { 0.0 }];
     let sampler = MixtureSampler::new(&[first, second], &weights, made.seed).unwrap();
-    samples(made, sampler.num_samples(made.num), move |order| {
+    samples(made, sampler.with_num_samples(made.num), move |order| {
         let share = if second > 0 { 2.0 / 3.0 } else { 1.0 };
         let own = order.iter().filter(|index| **index < first).count() as f64;
         order.len() as u64 == made.num
@@ -193,7 +193,9 @@ fn grouped(made: Made) -> Case {
     let group = move |index: u64| made.number(index, 3);
     let (most, drops) = (1 + made.num as usize % 7, made.option.is_multiple_of(3));
     let sampler = GroupedBatchSampler::new((0..made.len).map(group), most, made.seed).unwrap();
-    let sampler = sampler.shuffle(made.option % 2 == 1).drop_last(drops);
+    let sampler = sampler
+        .with_shuffle(made.option % 2 == 1)
+        .with_drop_last(drops);
     lists(made, sampler, move |batches| {
         let all = batches.concat();
         let is_one_group = |batch: &Vec<u64>| {
@@ -209,7 +211,7 @@ fn grouped(made: Made) -> Case {
 fn token(made: Made) -> Case {
     let length = move |index: u64| made.number(index, 9) as u32;
     let sampler = TokenBatchSampler::new((0..made.len).map(length), 24, made.seed).unwrap();
-    let sampler = sampler.shuffle(made.option % 2 == 1);
+    let sampler = sampler.with_shuffle(made.option % 2 == 1);
     lists(made, sampler, move |batches| {
         let is_within = |batch: &Vec<u64>| {
             let longest = batch.iter().map(|index| length(*index)).max();
@@ -220,7 +222,7 @@ fn token(made: Made) -> Case {
 }
 
 fn fixed(made: Made) -> Case {
-    let inner = RandomSampler::with_seed(made.len, made.seed).num_samples(made.num);
+    let inner = RandomSampler::with_seed(made.len, made.seed).with_num_samples(made.num);
     let size = 1 + made.option as usize;
     let sampler = FixedBatchSampler::new(inner, size).unwrap();
     lists(made, sampler, move |batches| {

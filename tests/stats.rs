@@ -783,7 +783,7 @@ fn requests_that_are_waited_for_are_said_to_be() {
         }
     }
     for workers in [0, 2] {
-        let loader = DataLoader::builder(Staged::new(Remote).in_flight(1))
+        let loader = DataLoader::builder(Staged::new(Remote).with_in_flight(1))
             .batch_size(8)
             .num_workers(workers)
             .build()
@@ -793,6 +793,6 @@ fn requests_that_are_waited_for_are_said_to_be() {
         assert_eq!(stats.limit(), Limit::Loading, "{stats}");
         assert!(stats.fetch_wait_ns > stats.loading_ns / 2, "{stats}");
         assert!(stats.fetch_wait_ns <= stats.loading_ns, "{stats}");
-        assert!(stats.to_string().contains("`in_flight`"), "{stats}");
+        assert!(stats.to_string().contains("`with_in_flight`"), "{stats}");
     }
 }

@@ -995,8 +995,8 @@ fn sources_are_told_apart_by_fingerprints() {
         a.clone().shuffle(4).take(4).fingerprint(),
         documents().pack(4).unwrap().fingerprint(),
         documents().pack(5).unwrap().fingerprint(),
-        documents().pack(4).unwrap().best_fit(2).fingerprint(),
-        documents().pack(4).unwrap().best_fit(3).fingerprint(),
+        documents().pack(4).unwrap().with_best_fit(2).fingerprint(),
+        documents().pack(4).unwrap().with_best_fit(3).fingerprint(),
     ];
     for (number, print) in prints.iter().enumerate() {
         assert!(!prints[..number].contains(print), "{number}: {prints:x?}");

@@ -301,13 +301,13 @@ mod images {
     }
 
     fn open(folder: &Path) -> Outcome<ImageFolder> {
-        Ok(ImageFolder::open(folder)?.transform(ImageTransform::train(SIDE)))
+        Ok(ImageFolder::open(folder)?.with_transform(ImageTransform::train(SIDE)))
     }
 
     #[cfg(feature = "nvjpeg")]
     fn decoded_by(decoder: Decoder, images: ImageFolder) -> ImageFolder {
         use pinfeed::image::Decode;
-        images.decode(match decoder {
+        images.with_decode(match decoder {
             Decoder::Cpu => Decode::Cpu,
             Decoder::Device => Decode::Device,
             Decoder::Both => Decode::Both,

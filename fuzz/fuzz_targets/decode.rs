@@ -29,8 +29,8 @@ fuzz_target!(|bytes: &[u8]| {
     };
     let mut rng = SampleRng::for_sample(RngKey { seed: u64::from(choose(255)), epoch: 0, position: 0 });
     let image = LazyImage::encoded(bytes.to_vec())
-        .exif_orientation(exif)
-        .max_pixels(MAX_PIXELS)
+        .with_exif_orientation(exif)
+        .with_max_pixels(MAX_PIXELS)
         .transform(&transform, &mut rng);
     let shape = image.shape();
     match image.decode() {

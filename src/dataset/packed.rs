@@ -20,7 +20,7 @@ use crate::tuning::INDICES_AT_ONCE;
 /// Which tokens are in which row follows from the documents' lengths, given when it is made, and the
 /// [`PackingStrategy`]. Each token is in one row, once. Documents without tokens are in none. What separates documents (an end-of-text token)
 /// belongs to them, and so to their lengths. A row's real tokens come first, and
-/// the rest of it is [`padding`](PackedDataset::padding).
+/// the rest of it is [`with_padding`](PackedDataset::with_padding).
 ///
 /// # Order
 ///
@@ -78,7 +78,7 @@ use crate::tuning::INDICES_AT_ONCE;
 /// let labels = vec![vec![-100i64, 6, 7], vec![-100, 9], vec![-100, -100, 12, 13]];
 /// let lengths = [3, 2, 4];
 /// let tokens = PackedDataset::new(tokens, &lengths, 6, PackingStrategy::BestFit)?;
-/// let labels = PackedDataset::new(labels, &lengths, 6, PackingStrategy::BestFit)?.padding(-100);
+/// let labels = PackedDataset::new(labels, &lengths, 6, PackingStrategy::BestFit)?.with_padding(-100);
 /// let rows = tokens.zip(labels.map(|row, _| Ok(row.tokens)))?;
 ///
 /// let (rows, labels) = DataLoader::builder(rows).batch_size(2).build()?.epoch(0).next().unwrap()?;
@@ -144,7 +144,7 @@ impl<D: Dataset<Sample: Document>> PackedDataset<D> {
     }
 
     /// Sets the token that rows are filled with. Default: 0.
-    pub fn padding(self, token: <D::Sample as Document>::Token) -> PackedDataset<D> {
+    pub fn with_padding(self, token: <D::Sample as Document>::Token) -> PackedDataset<D> {
         PackedDataset {
             padding: token,
             ..self

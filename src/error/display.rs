@@ -393,7 +393,7 @@ mod tests {
             "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \
              which was planned from sample 9 (train/cat/9.jpg): \
              field `image`: its shape is [200, 224, 3], and the batch's rows are [224, 224, 3]: \
-             if these are pictures, give the ImageFolder or the LazyImage a `.transform(..)` that makes them one size, such as \
+             if these are pictures, give the ImageFolder a `.with_transform(..)`, or the LazyImage a `.transform(..)`, that makes them one size, such as \
              ImageTransform::eval(224); sequences whose lengths differ can be pinfeed::Padded or pinfeed::Ragged"
         );
         let error = Error::DriverTooOld {

@@ -11,8 +11,8 @@
 ///
 /// let device = Device::cuda(0)?;
 /// let train = ImageFolder::open("imagenet/train")?
-///     .transform(ImageTransform::train(224))
-///     .decode(Decode::Device);
+///     .with_transform(ImageTransform::train(224))
+///     .with_decode(Decode::Device);
 /// let loader = DataLoader::builder(train).batch_size(256).num_workers(2).pin_memory(&device).build()?;
 /// for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
 ///     let (pixels, labels) = batch?; // on the device

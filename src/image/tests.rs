@@ -124,7 +124,7 @@ fn without_a_transform_pictures_are_as_they_are_and_must_be_alike() {
 fn a_broken_picture_fails_as_its_sample_and_names_its_file() {
     let plan = ImageTransform::train(8);
     let broken = |transform: Option<&ImageTransform>| {
-        let image = LazyImage::encoded(*b"\x89PNG\r\n\x1a\n...").path("cats/17.png");
+        let image = LazyImage::encoded(*b"\x89PNG\r\n\x1a\n...").with_path("cats/17.png");
         match transform {
             Some(plan) => image.transform(
                 plan,
@@ -180,7 +180,7 @@ fn a_crop_larger_than_the_picture_is_black_around_it() {
     // Far outside the picture everything is black.
     let plan = ImageTransform::new()
         .center_crop(100)
-        .random_resized_crop(RandomResizedCrop::new(4).scale(0.001..=0.001));
+        .random_resized_crop(RandomResizedCrop::new(4).with_scale(0.001..=0.001));
     let black = (0..20)
         .filter(|&position| apply(&plan, &solid(1, 1, [9; 3]), position) == solid(4, 4, [0; 3]));
     assert!(black.count() > 10);
@@ -208,7 +208,7 @@ fn shrinking_averages_and_growing_interpolates() {
     }
     let nearest = ImageTransform::new()
         .resize_exact(8, 128)
-        .interpolation(Interpolation::Nearest);
+        .with_interpolation(Interpolation::Nearest);
     let nearest = apply(&nearest, &slope, 0);
     assert!((0..128).all(|x| nearest.as_slice()[x * 3] as usize / 2 == x));
 }
@@ -285,7 +285,7 @@ fn the_result_depends_on_the_generator_alone() {
 
 #[test]
 fn a_mask_follows_its_picture() {
-    let plan = ImageTransform::train(16).interpolation(Interpolation::Nearest);
+    let plan = ImageTransform::train(16).with_interpolation(Interpolation::Nearest);
     let pixels = coordinates(60, 80);
     let mut rng = SampleRng::for_sample(RngKey {
         seed: 4,
@@ -313,7 +313,7 @@ fn a_huge_result_is_refused() {
                 position: 0,
             }),
         )
-        .max_pixels(9_999_999);
+        .with_max_pixels(9_999_999);
     let error = image.shape().unwrap_err();
     assert!(error.to_string().contains("100000 x 100"), "{error}");
 }
@@ -392,7 +392,7 @@ fn colours_leave_the_geometry_alone() {
 #[test]
 fn what_is_outside_is_filled() {
     let color = [124, 116, 104];
-    let plan = ImageTransform::new().fill(color);
+    let plan = ImageTransform::new().with_fill(color);
     let picture = solid(10, 10, [9; 3]);
     for plan in [
         plan.clone().pad(2),
@@ -413,7 +413,7 @@ fn what_is_outside_is_filled() {
 fn a_recipe_of_everything_is_repeatable() {
     let plan = ImageTransform::train(24)
         .rand_augment(RandAugment::new())
-        .color_jitter(ColorJitter::new().brightness(0.4).hue(0.1))
+        .color_jitter(ColorJitter::new().with_brightness(0.4).with_hue(0.1))
         .random_rotation(15.0)
         .random_erasing(RandomErasing::new());
     assert_eq!(plan.output_size(), Some((24, 24)));

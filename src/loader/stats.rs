@@ -147,7 +147,7 @@ pub struct Stats {
     /// How many of the unpinned ones the system refused to page-lock.
     pub unlockable: u64,
     /// How many pictures a device's decoder decoded
-    /// (`ImageFolder::decode`, with the feature `nvjpeg`).
+    /// (`ImageFolder::with_decode`, with the feature `nvjpeg`).
     pub device_decoded: u64,
     /// How long the device's decoder took for them, in nanoseconds: one thread drives it. (What several batches or loaders have in it at
     /// once is counted for each by its pictures.)

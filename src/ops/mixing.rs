@@ -20,7 +20,7 @@ use crate::rng::SampleRng;
 /// use pinfeed::ops::Mixup;
 /// use pinfeed::DataLoader;
 ///
-/// let mixing = Mixup::new().mixup(0.2).cutmix(1.0).probability(0.9);
+/// let mixing = Mixup::new().with_mixup(0.2).with_cutmix(1.0).with_probability(0.9);
 /// let loader = DataLoader::builder(vec![0u8; 64]).batch_size(16).seed(17).build()?;
 /// for batch in loader.epoch(0).with_info() {
 ///     let (_images, info) = batch?;
@@ -52,7 +52,7 @@ impl Mixup {
     /// # Panics
     ///
     /// If `alpha` is not positive and finite.
-    pub fn mixup(self, alpha: f64) -> Mixup {
+    pub fn with_mixup(self, alpha: f64) -> Mixup {
         Mixup {
             mixup: Some(positive("mixup", alpha)),
             ..self
@@ -66,7 +66,7 @@ impl Mixup {
     /// # Panics
     ///
     /// If `alpha` is not positive and finite.
-    pub fn cutmix(self, alpha: f64) -> Mixup {
+    pub fn with_cutmix(self, alpha: f64) -> Mixup {
         Mixup {
             cutmix: Some(positive("cutmix", alpha)),
             ..self
@@ -78,10 +78,10 @@ impl Mixup {
     /// # Panics
     ///
     /// If it is not from 0 to 1.
-    pub fn probability(self, probability: f64) -> Mixup {
+    pub fn with_probability(self, probability: f64) -> Mixup {
         assert!(
             (0.0..=1.0).contains(&probability),
-            "Mixup::probability: {probability} is not a probability"
+            "Mixup::with_probability: {probability} is not a probability"
         );
         Mixup {
             probability,
@@ -121,7 +121,7 @@ impl Default for Mixup {
 fn positive(what: &str, alpha: f64) -> f64 {
     assert!(
         alpha.is_finite() && alpha > 0.0,
-        "Mixup::{what}: an alpha of {alpha} is not positive and finite"
+        "Mixup::with_{what}: an alpha of {alpha} is not positive and finite"
     );
     alpha
 }
@@ -359,7 +359,7 @@ mod tests {
                 epoch: 0,
                 position: batch,
             });
-            let mix = Mixup::new().cutmix(1.0).draw(&mut rng, 24, 31);
+            let mix = Mixup::new().with_cutmix(1.0).draw(&mut rng, 24, 31);
             let (rows, columns) = mix.cut().unwrap();
             assert!(rows.end <= 24 && columns.end <= 31);
             let left = 1.0 - (rows.len() * columns.len()) as f64 / (24.0 * 31.0);
@@ -398,7 +398,10 @@ mod tests {
 
     #[test]
     fn one_of_the_two_is_drawn_as_often_as_asked() {
-        let mixing = Mixup::new().mixup(0.4).cutmix(1.0).probability(0.8);
+        let mixing = Mixup::new()
+            .with_mixup(0.4)
+            .with_cutmix(1.0)
+            .with_probability(0.8);
         let draw = |batch| {
             mixing.draw(
                 &mut SampleRng::for_batch(RngKey {

@@ -59,7 +59,7 @@ impl Normalize {
     }
 
     /// Whether the result is `[n, height, width, 3]` (NHWC) instead of `[n, 3, height, width]` (NCHW). Default: no.
-    pub fn channels_last(self, channels_last: bool) -> Normalize {
+    pub fn with_channels_last(self, channels_last: bool) -> Normalize {
         Normalize {
             channels_last,
             ..self
@@ -67,7 +67,7 @@ impl Normalize {
     }
 
     /// The mean colour in bytes, which becomes about 0. For [`RandomErasing`](crate::image::RandomErasing) and
-    /// [`ImageTransform::fill`](crate::image::ImageTransform::fill).
+    /// [`ImageTransform::with_fill`](crate::image::ImageTransform::with_fill).
     ///
     /// ```
     /// assert_eq!(pinfeed::ops::Normalize::IMAGENET.mean_color(), [124, 116, 104]);
@@ -87,7 +87,7 @@ impl Normalize {
 
 impl DeviceTensor<u8> {
     /// Normalises pictures of shape `[n, height, width, 3]`, as a batch of [`LazyImage`](crate::image::LazyImage)s has
-    /// it, to `f32`, `f16` or `bf16` of shape `[n, 3, height, width]` ([`Normalize::channels_last`] for the other
+    /// it, to `f32`, `f16` or `bf16` of shape `[n, 3, height, width]` ([`Normalize::with_channels_last`] for the other
     /// order).
     ///
     /// The values are `x * scale + bias` in `f32` arithmetic, each operation rounded once: within 1e-6 of torchvision's,
@@ -133,7 +133,7 @@ impl DeviceTensor<u8> {
     /// use pinfeed::{DataLoader, Device, Tensor, from_fn};
     ///
     /// let device = Device::cpu();
-    /// let mixing = Mixup::new().mixup(0.2).cutmix(1.0);
+    /// let mixing = Mixup::new().with_mixup(0.2).with_cutmix(1.0);
     /// let pictures = from_fn(32, |index, _| Ok((Tensor::<u8>::zeros(&[32, 32, 3]), index as i64 % 10)));
     /// let loader = DataLoader::builder(pictures).batch_size(8).shuffle(true).build()?;
     /// for batch in loader.epoch(0).prefetch_to_device(&device, 2).with_info() {

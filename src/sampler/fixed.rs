@@ -21,7 +21,7 @@ use crate::system::room::{NoRoom, check_room};
 ///
 /// let sampler = FixedBatchSampler::new(SequentialSampler::new(7), 3)?;
 /// assert_eq!(sampler.batches(0), Batches::from(vec![vec![0, 1, 2], vec![3, 4, 5], vec![6]]));
-/// assert_eq!(sampler.drop_last(true).batches(0).len(), 2);
+/// assert_eq!(sampler.with_drop_last(true).batches(0).len(), 2);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Clone)]
@@ -48,7 +48,7 @@ impl FixedBatchSampler {
     }
 
     /// Leaves out the last batch if it has fewer samples than the others; off by default.
-    pub fn drop_last(self, drop_last: bool) -> FixedBatchSampler {
+    pub fn with_drop_last(self, drop_last: bool) -> FixedBatchSampler {
         FixedBatchSampler { drop_last, ..self }
     }
 }

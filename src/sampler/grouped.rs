@@ -81,7 +81,7 @@ impl GroupedBatchSampler {
 
     /// Whether samples and batches come in random order; on by default. Otherwise a batch comes where its last sample stands in the
     /// data set, and batches with fewer samples come last.
-    pub fn shuffle(self, shuffle: bool) -> GroupedBatchSampler {
+    pub fn with_shuffle(self, shuffle: bool) -> GroupedBatchSampler {
         GroupedBatchSampler { shuffle, ..self }
     }
 
@@ -94,7 +94,7 @@ impl GroupedBatchSampler {
 
     /// Leaves out batches that have fewer samples than the others: up to one of each group, of other samples in each epoch. Off by
     /// default.
-    pub fn drop_last(self, drop_last: bool) -> GroupedBatchSampler {
+    pub fn with_drop_last(self, drop_last: bool) -> GroupedBatchSampler {
         GroupedBatchSampler { drop_last, ..self }
     }
 }

@@ -42,7 +42,7 @@ use crate::sync::Arc;
 ///     Box::new(books),
 /// ])?;
 ///
-/// let mixture = MixtureSampler::new(&all.lengths(), &[0.75, 0.25], 17)?.num_samples(1_200);
+/// let mixture = MixtureSampler::new(&all.lengths(), &[0.75, 0.25], 17)?.with_num_samples(1_200);
 /// let loader = DataLoader::builder(all).batch_size(12).sampler(mixture).build()?;
 /// for batch in &loader {
 ///     let (_, sources) = batch?;
@@ -120,7 +120,7 @@ impl MixtureSampler {
     ///
     /// If `num_samples` is a negative `i32`.
     #[track_caller]
-    pub fn num_samples(self, num_samples: impl Length) -> MixtureSampler {
+    pub fn with_num_samples(self, num_samples: impl Length) -> MixtureSampler {
         MixtureSampler {
             num_samples: num_samples.samples(),
             ..self

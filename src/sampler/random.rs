@@ -12,7 +12,7 @@ use crate::rng::{RngKey, SampleRng};
 /// and epoch. Results of `len` and more are permuted again (cycle walking: Black and Rogaway, "Ciphers with arbitrary
 /// finite domains", CT-RSA 2002). An evaluation takes at most two passes on average.
 ///
-/// An epoch may be [shorter or longer](RandomSampler::num_samples) than the data set, or drawn [with
+/// An epoch may be [shorter or longer](RandomSampler::with_num_samples) than the data set, or drawn [with
 /// replacement](RandomSampler::with_replacement).
 ///
 /// # Examples
@@ -103,7 +103,7 @@ impl RandomSampler {
     /// ```
     /// use pinfeed::sampler::{RandomSampler, Sampler};
     ///
-    /// let sampler = RandomSampler::with_seed(4, 17).num_samples(10);
+    /// let sampler = RandomSampler::with_seed(4, 17).with_num_samples(10);
     /// let mut order = vec![0; sampler.len() as usize];
     /// sampler.indices(0, 0, &mut order);
     /// order[..4].sort();
@@ -116,7 +116,7 @@ impl RandomSampler {
     ///
     /// If `num_samples` is a negative `i32`.
     #[track_caller]
-    pub fn num_samples(self, num_samples: impl Length) -> RandomSampler {
+    pub fn with_num_samples(self, num_samples: impl Length) -> RandomSampler {
         RandomSampler {
             num_samples: num_samples.samples(),
             ..self
@@ -133,7 +133,7 @@ impl RandomSampler {
     /// ```
     /// use pinfeed::sampler::{RandomSampler, Sampler};
     ///
-    /// let sampler = RandomSampler::with_seed(6, 17).with_replacement().num_samples(1_000);
+    /// let sampler = RandomSampler::with_seed(6, 17).with_replacement().with_num_samples(1_000);
     /// let sixes = (0..1_000).filter(|&position| sampler.index(0, position) == 5).count();
     /// assert!((120..220).contains(&sixes));
     /// ```

@@ -251,8 +251,8 @@ pub trait StreamSource: Send + Sync + 'static {
     /// [`PackedBatch`](crate::packed::PackedBatch) with position ids, segment ids and `cu_seqlens`.
     ///
     /// One document behind the other is cut into rows, and what does not end in its row goes on in the next; or documents stay whole, by
-    /// [`Packed::best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an
-    /// end-of-text token) belongs to them. The last row of the stream is filled with [padding](Packed::padding).
+    /// [`Packed::with_best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an
+    /// end-of-text token) belongs to them. The last row of the stream is filled with [padding](Packed::with_padding).
     ///
     /// *Order*: to what follows, a row is an item like any other. `.shuffle(..)` before `pack` shuffles documents, and after it rows;
     /// `.take(..)` after it counts rows; and `.repeat()` before it packs across passes, without padding at their ends.
@@ -275,7 +275,8 @@ pub trait StreamSource: Send + Sync + 'static {
     /// the buffer must be those of the run that was interrupted. Where the source cannot [`seek`](ItemStream::seek), all documents of the
     /// epoch are loaded again up to there, for nothing else tells how long they are.
     ///
-    /// *Memory*: the documents of the rows that are loaded ahead, and one more; [`best_fit`](Packed::best_fit) holds a buffer of them.
+    /// *Memory*: the documents of the rows that are loaded ahead, and one more; [`with_best_fit`](Packed::with_best_fit) holds a buffer of
+    /// them.
     ///
     /// To pack something along with the tokens (such as which of them are learned), make it a part of them, for instance their sign, and
     /// separate it in a [`map`](StreamSource::map) of the rows.

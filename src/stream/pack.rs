@@ -38,7 +38,7 @@ use crate::tensor::PackedRow;
 /// };
 /// assert_eq!(rows(documents().pack(5)?)?, [[30, 31, 32, 20, 21], [40, 41, 42, 43, 10]]);
 ///
-/// let mut whole = rows(documents().pack(5)?.best_fit(4))?;
+/// let mut whole = rows(documents().pack(5)?.with_best_fit(4))?;
 /// whole.sort(); // they come in a random order
 /// assert_eq!(whole, [[30, 31, 32, 20, 21], [40, 41, 42, 43, 10]]);
 /// # Ok::<(), pinfeed::Error>(())
@@ -76,7 +76,7 @@ impl<S: StreamSource<Sample: Document>> Packed<S> {
     /// No more than two windows of documents are held, and mostly one: `buffer_size` times the size of a document, in bytes, on each rank.
     /// While one window is given out, the next is filled, a few documents for each row. The first row of an epoch waits for a whole window,
     /// and a run that is resumed reads two windows again at most. (With 0 and 1, each document has rows of its own.)
-    pub fn best_fit(self, buffer_size: usize) -> Packed<S> {
+    pub fn with_best_fit(self, buffer_size: usize) -> Packed<S> {
         Packed {
             buffer_size: Some(buffer_size.max(1)),
             ..self
@@ -84,7 +84,7 @@ impl<S: StreamSource<Sample: Document>> Packed<S> {
     }
 
     /// Sets the token that rows are filled with. Default: 0.
-    pub fn padding(self, token: <S::Sample as Document>::Token) -> Packed<S> {
+    pub fn with_padding(self, token: <S::Sample as Document>::Token) -> Packed<S> {
         Packed {
             padding: token,
             ..self

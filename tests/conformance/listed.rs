@@ -30,7 +30,7 @@ fn sampler() -> TokenBatchSampler {
     let lengths = (0..LEN as u32).map(|index| 20 + index * 37 % 80);
     TokenBatchSampler::new(lengths, 300, 17)
         .unwrap()
-        .window(20)
+        .with_window(20)
         .unwrap()
 }
 

@@ -111,7 +111,7 @@ fn mix<F: Float>(backend: &Backend, shape: [usize; 4], mix: &MixupDraw) {
     for channels_last in [false, true] {
         let there = Tensor::from_vec(bytes.clone(), &shape).unwrap();
         let there = there.to_device(&backend.device, true).unwrap();
-        let normalize = Normalize::IMAGENET.channels_last(channels_last);
+        let normalize = Normalize::IMAGENET.with_channels_last(channels_last);
         let there: DeviceTensor<F> = there.normalize_mixed(&normalize, mix).unwrap();
         check(&there, &bytes, shape, channels_last, mix);
     }
@@ -311,7 +311,7 @@ fn batches_of_a_loader_are_mixed(backend: &Backend) {
         .pin_memory(device)
         .build()
         .unwrap();
-    let mixing = Mixup::new().mixup(0.4).cutmix(1.0);
+    let mixing = Mixup::new().with_mixup(0.4).with_cutmix(1.0);
     let (mut cut, mut blended) = (0, 0);
     for epoch in 0..6 {
         let batches = loader.epoch(epoch).prefetch_to_device(device, 2);

@@ -72,7 +72,7 @@ fn pictures_are_normalized_to_any_type_and_order(backend: &Backend) {
         for channels_last in [false, true] {
             let there = Tensor::from_vec(bytes.clone(), &shape).unwrap();
             let there = there.to_device(&backend.device, true).unwrap();
-            let normalize = Normalize::IMAGENET.channels_last(channels_last);
+            let normalize = Normalize::IMAGENET.with_channels_last(channels_last);
             let there: DeviceTensor<F> = there.normalize(&normalize).unwrap();
             let [images, height, width, _] = shape;
             let order = match channels_last {

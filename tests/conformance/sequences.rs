@@ -95,7 +95,9 @@ fn frames(index: u64) -> Vec<[f32; 5]> {
 
 fn padded_rows_are_the_same_on_every_path(backend: &Backend) {
     let samples = from_fn(LEN, |index, _| {
-        let frames = Padded::from(frames(index)).value(-1.5).multiple_of(4);
+        let frames = Padded::from(frames(index))
+            .with_value(-1.5)
+            .with_multiple_of(4);
         Ok((frames.mask(), index as i64, frames))
     });
     on_every_path::<_, (PaddedTensor<u8>, Tensor<i64>, PaddedTensor<f32>)>(

@@ -252,7 +252,7 @@ impl StagedDataset for Store {
 
 fn what_is_fetched_ahead_goes_on(backend: &Backend) {
     let found = arrives(backend, Taking::Waits, || {
-        DataLoader::builder(Staged::new(Store::default()).in_flight(4))
+        DataLoader::builder(Staged::new(Store::default()).with_in_flight(4))
             .shuffle(true)
             .seed(17)
             .retry(3, Duration::from_micros(100))
@@ -317,7 +317,7 @@ fn drawn_samples_go_on(backend: &Backend) {
         Arc::new(
             MixtureSampler::new(&[30, 10], &[0.5, 0.5], 7)
                 .unwrap()
-                .num_samples(33),
+                .with_num_samples(33),
         ),
         Arc::new(SubsetRandomSampler::new(10..37, 7).unwrap()),
     ];

@@ -244,7 +244,7 @@ fn the_decoder_opens_when_the_loader_is_built() {
     for of in all {
         let library = Library::new(&[]);
         let device = library.device();
-        let pictures = of(crate::pictures().decode(Decode::Both));
+        let pictures = of(crate::pictures().with_decode(Decode::Both));
         let loader = DataLoader::builder(pictures)
             .batch_size(4)
             .pin_memory(&device);
@@ -259,7 +259,7 @@ fn the_decoder_opens_when_the_loader_is_built() {
 fn no_decoder_opens_when_a_loader_of_the_cpus_is_built() {
     let library = Library::new(&[]);
     let device = library.device();
-    let of = |decode| DataLoader::builder(crate::pictures().decode(decode)).batch_size(4);
+    let of = |decode| DataLoader::builder(crate::pictures().with_decode(decode)).batch_size(4);
     let by_cpu = of(Decode::Cpu).pin_memory(&device).build::<crate::Batch>();
     let pageable = of(Decode::Device).build::<crate::Batch>();
     let copied = of(Decode::Device).pin_memory(&device).pin_by_copy(true);

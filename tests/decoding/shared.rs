@@ -18,7 +18,7 @@ fn loader(
     workers: usize,
     share: Option<f64>,
 ) -> DataLoader<Batch> {
-    let builder = DataLoader::builder(pictures.clone().decode(Decode::Both))
+    let builder = DataLoader::builder(pictures.clone().with_decode(Decode::Both))
         .batch_size(8)
         .shuffle(true)
         .seed(9)
@@ -86,7 +86,7 @@ fn pictures_without_end(len: u64) -> impl pinfeed::Dataset<Sample = (LazyImage, 
     let bytes = std::fs::read(super::fixtures().join("420-37x11.jpg")).unwrap();
     let transform = ImageTransform::train(8);
     from_fn(len, move |index, rng| {
-        let image = LazyImage::encoded(bytes.clone()).decode_on(Decode::Both);
+        let image = LazyImage::encoded(bytes.clone()).with_decode(Decode::Both);
         Ok((image.transform(&transform, rng), index as i64))
     })
 }
@@ -192,7 +192,7 @@ fn a_share_that_was_found_stays() {
 fn a_device_that_decodes_all_has_no_share() {
     let device = Device::cpu();
     let pictures = pictures();
-    let all = super::loader(pictures.clone().decode(Decode::Device), &device, 1, 2);
+    let all = super::loader(pictures.clone().with_decode(Decode::Device), &device, 1, 2);
     for epoch in all.epochs(0..4).prefetch_to_device(&device, 2) {
         epoch.for_each(drop);
     }
@@ -208,7 +208,7 @@ fn a_device_that_decodes_all_has_no_share() {
         all.state()
     );
     // The same batches, shared: it measures.
-    let shared = super::loader(pictures.decode(Decode::Both), &device, 1, 2);
+    let shared = super::loader(pictures.with_decode(Decode::Both), &device, 1, 2);
     for epoch in shared
         .resume(0..8, &all.state())
         .unwrap()
@@ -278,10 +278,10 @@ fn bad_pictures_are_left_out_of_both() {
     let device = Device::cpu();
     let names = super::names();
     let all = ImageFolder::from_list(names.iter().map(|name| (name, 0))).unwrap();
-    let all = all.transform(ImageTransform::eval(24));
+    let all = all.with_transform(ImageTransform::eval(24));
     for workers in [0, 2] {
         let rows = |decode| -> Rows {
-            let loader = DataLoader::builder(all.clone().decode(decode));
+            let loader = DataLoader::builder(all.clone().with_decode(decode));
             let loader = loader
                 .batch_size(7)
                 .seed(3)

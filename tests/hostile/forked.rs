@@ -160,7 +160,7 @@ fn dropped() {
     let device = Device::cpu();
     let (two, none) = (numbers(2, &device), numbers(0, &device));
     let staged = |workers| {
-        let builder = DataLoader::builder(Staged::new(Slow).in_flight(4));
+        let builder = DataLoader::builder(Staged::new(Slow).with_in_flight(4));
         let builder = builder.batch_size(8).num_workers(workers);
         builder.build().unwrap()
     };
@@ -253,7 +253,7 @@ fn a_child_fetches_ahead_where_its_parent_fetched_nothing() {
 }
 
 fn fetched() {
-    let staged = || Arc::new(Staged::new(Slow).in_flight(4));
+    let staged = || Arc::new(Staged::new(Slow).with_in_flight(4));
     let all = |staged: &Arc<Staged<Slow>>, workers| {
         let loader = DataLoader::builder(Arc::clone(staged)).batch_size(8);
         let loader = loader.num_workers(workers).build().unwrap();

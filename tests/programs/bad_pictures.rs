@@ -25,7 +25,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let device = Device::cpu();
-    let pictures = ImageFolder::open(folder.path())?.transform(ImageTransform::train(16));
+    let pictures = ImageFolder::open(folder.path())?.with_transform(ImageTransform::train(16));
     let loader = DataLoader::builder(pictures)
         .batch_size(5)
         .shuffle(true)

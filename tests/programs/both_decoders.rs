@@ -15,8 +15,8 @@ type Loader = DataLoader<(Tensor<u8>, Tensor<i64>)>;
 
 fn loader(folder: &Path, device: &Device) -> Result<Loader, Box<dyn Error>> {
     let train = ImageFolder::open(folder)?
-        .transform(ImageTransform::train(16))
-        .decode(Decode::Both);
+        .with_transform(ImageTransform::train(16))
+        .with_decode(Decode::Both);
     Ok(DataLoader::builder(train)
         .batch_size(4)
         .shuffle(true)

@@ -35,7 +35,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         Ok(numbered.map(|(_, line)| Ok(line)))
     });
     let device = Device::cpu();
-    let rows = lines.map(tokenise).pack(CONTEXT)?.best_fit(64);
+    let rows = lines.map(tokenise).pack(CONTEXT)?.with_best_fit(64);
     let loader = DataLoader::stream(rows.map(label))
         .batch_size(8)
         .num_workers(2)

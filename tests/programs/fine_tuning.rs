@@ -30,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     // Packing follows from the lengths, so tokens and labels are packed alike.
     let lengths = document_lengths(&tokens)?;
     let tokens = PackedDataset::new(tokens, &lengths, CONTEXT, PackingStrategy::BestFit)?;
-    let labels = PackedDataset::new(labels, &lengths, CONTEXT, PackingStrategy::BestFit)?.padding(IGNORED);
+    let labels = PackedDataset::new(labels, &lengths, CONTEXT, PackingStrategy::BestFit)?.with_padding(IGNORED);
     let padding = 1.0 - tokens.real_tokens() as f64 / (tokens.len() * CONTEXT as u64) as f64;
     println!("{} rows, of which {:.2} % are padding", tokens.len(), 100.0 * padding);
     assert!(padding < 0.03);

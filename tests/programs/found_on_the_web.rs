@@ -25,8 +25,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::cpu();
     for decode in [Decode::Device, Decode::Both] {
         let pictures = ImageFolder::from_list(list.clone())?
-            .transform(ImageTransform::eval(16))
-            .decode(decode);
+            .with_transform(ImageTransform::eval(16))
+            .with_decode(decode);
         let loader: DataLoader<(Tensor<u8>, Tensor<i64>)> = DataLoader::builder(pictures)
             .batch_size(6)
             .num_workers(2)

@@ -15,7 +15,7 @@ fn rank(rank: usize) -> Result<BTreeSet<i64>, Box<dyn Error>> {
     let real: Frames = Box::new((0..300i64).collect::<Vec<_>>());
     let simulated: Frames = Box::new(from_fn(10_000, |index, _| Ok(-1 - index as i64)));
     let frames = ConcatDataset::new(vec![real, simulated])?;
-    let mixture = MixtureSampler::new(&frames.lengths(), &[1.0, 1.0], 17)?.num_samples(600);
+    let mixture = MixtureSampler::new(&frames.lengths(), &[1.0, 1.0], 17)?.with_num_samples(600);
     let loader = DataLoader::builder(frames)
         .batch_size(10)
         .sampler(mixture)

@@ -75,8 +75,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         keys: (0..250).map(|number| format!("train/{number}.png")).collect(),
     };
     let pictures = Staged::on_runtime(pictures, runtime.handle().clone())
-        .in_flight(100)
-        .max_bytes(64 << 20);
+        .with_in_flight(100)
+        .with_max_bytes(64 << 20);
     let pictures = Arc::new(pictures);
     let device = Device::cpu();
     let loader = DataLoader::builder(Arc::clone(&pictures))

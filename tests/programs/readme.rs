@@ -17,7 +17,7 @@ fn train() -> Result<(), Box<dyn Error>> {
     let device = Device::cuda(0)?;                            // Device::cpu() where there is no GPU
     let stream = device.stream()?;                            // or the program's own
     let train = ImageFolder::open("imagenet/train")?
-        .transform(ImageTransform::train(224));               // decode, random resized crop, flip: fused
+        .with_transform(ImageTransform::train(224));          // decode, random resized crop, flip: fused
 
     let loader = DataLoader::builder(train)
         .batch_size(256).shuffle(true).seed(17).drop_last(true)

@@ -29,7 +29,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let texts = from_fn(TEXTS.len(), |index, _| {
         let (text, label) = TEXTS[index as usize];
         let tokens: Vec<u32> = text.split(' ').map(token).collect();
-        let input_ids = Padded::from(tokens).truncate(512).multiple_of(8);
+        let input_ids = Padded::from(tokens).truncate(512).with_multiple_of(8);
         Ok(Text { attention_mask: input_ids.mask(), input_ids, label })
     });
 

@@ -35,7 +35,7 @@ impl StagedDataset for Labels {
 pub fn main() -> Result<(), Box<dyn Error>> {
     let features: Vec<[f32; 4]> = (0..300).map(|row| [row as f32; 4]).collect();
     // A label is asked for once: what came stays in memory.
-    let labels = Staged::new(Labels).in_flight(50).cached(1 << 20);
+    let labels = Staged::new(Labels).with_in_flight(50).cached(1 << 20);
     let pairs = features.zip(labels)?;
     let even = Subset::new(pairs, (0..300).filter(|row| row % 2 == 0))?;
     let loader = DataLoader::builder(even)

@@ -27,7 +27,7 @@ fn loader(files: &Arc<Vec<Vec<u8>>>, size: usize, decode: Decode, device: &Devic
     let (files, transform) = (Arc::clone(files), ImageTransform::train(size));
     let views = from_fn(files.len(), move |index, rng| {
         let file = &files[index as usize];
-        let mut view = || LazyImage::encoded(file.clone()).transform(&transform, rng).decode_on(decode);
+        let mut view = || LazyImage::encoded(file.clone()).transform(&transform, rng).with_decode(decode);
         Ok((view(), view(), index as i64))
     });
     DataLoader::builder(views).batch_size(6).shuffle(true).num_workers(2).pin_memory(device).build()

@@ -310,7 +310,7 @@ fn pictures_that_exif_turns_are_left_to_the_cpu() {
         (6, false, None),
         (1, true, None),
     ] {
-        let image = LazyImage::encoded(exif(orientation)).exif_orientation(applied);
+        let image = LazyImage::encoded(exif(orientation)).with_exif_orientation(applied);
         assert_eq!(
             image.for_device(LIMITS).err(),
             reason,

@@ -62,7 +62,10 @@ mod tests {
     /// Factors lie in their ranges, the order varies, and operations that were not requested are not done.
     #[test]
     fn jitter_is_drawn_as_asked() {
-        let jitter = ColorJitter::new().brightness(0.4).saturation(2.0).hue(0.1);
+        let jitter = ColorJitter::new()
+            .with_brightness(0.4)
+            .with_saturation(2.0)
+            .with_hue(0.1);
         let mut first = std::collections::HashMap::new();
         for seed in 0..20_000 {
             let jitter: Vec<_> = jittered(

@@ -85,19 +85,19 @@ impl Stats {
                  `load`, which all workers do, or pull larger items."
             }
             Limit::Loading if self.fetch_wait_ns >= self.loading_ns / 2 => {
-                "Requests limit the loop: raise `in_flight` of the Staged data set, its `max_bytes` or `ahead` if these are what is reached, \
-                 or fetch less for a sample."
+                "Requests limit the loop: raise `with_in_flight` of the Staged data set, its `with_max_bytes` or `with_lookahead` if these \
+                 are what is reached, or fetch less for a sample."
             }
             Limit::Loading => {
                 "Loading limits the loop: raise num_workers, or make the data set's `get` cheaper."
             }
             Limit::Decoding if cfg!(feature = "turbojpeg") => {
                 "Decoding limits the loop: raise num_workers, or have less to decode (smaller files; of JPEG files \
-                 ImageTransform::scaled_decoding)."
+                 ImageTransform::with_scaled_decoding)."
             }
             Limit::Decoding => {
                 "Decoding limits the loop: raise num_workers, or have less to decode (smaller files; of JPEG files \
-                 ImageTransform::scaled_decoding, and the feature `turbojpeg` decodes them faster)."
+                 ImageTransform::with_scaled_decoding, and the feature `turbojpeg` decodes them faster)."
             }
             Limit::DeviceDecoding => {
                 "The device's decoder limits the loop: start the program with CUDA_DEVICE_MAX_CONNECTIONS=32 if the device trains meanwhile, let \
@@ -605,7 +605,7 @@ mod tests {
         assert_eq!(staged.limit(), Limit::Loading);
         let said = staged.to_string();
         assert!(
-            said.contains("`in_flight`") && !said.contains("num_workers"),
+            said.contains("`with_in_flight`") && !said.contains("num_workers"),
             "{said}"
         );
         // No advice for pictures that it does nothing for.

@@ -52,8 +52,8 @@ fn open(
         _ => Decode::Both,
     };
     let pictures = ImageFolder::open(folder)?
-        .transform(ImageTransform::train(224))
-        .decode(decode);
+        .with_transform(ImageTransform::train(224))
+        .with_decode(decode);
     let loader = DataLoader::builder(pictures)
         .batch_size(256)
         .shuffle(true)
@@ -85,7 +85,7 @@ impl Run {
             .batches
             .next()
             .ok_or("epochs without end have ended")??;
-        let images = images.normalize::<f32>(&Normalize::IMAGENET.channels_last(true))?;
+        let images = images.normalize::<f32>(&Normalize::IMAGENET.with_channels_last(true))?;
         let lent = Lent {
             images: images.on(&self.stream)?.address(),
             labels: labels.on(&self.stream)?.address(),

@@ -343,7 +343,10 @@ fn units_wider_than_their_name_says_are_decoded_as_a_whole() {
 #[test]
 fn a_crop_beside_the_picture_is_filled() {
     let file = file(40, 30, tj::TJSAMP_TJSAMP_420, false);
-    let plan = ImageTransform::new().pad(50).random_crop(9).fill([1, 2, 3]);
+    let plan = ImageTransform::new()
+        .pad(50)
+        .random_crop(9)
+        .with_fill([1, 2, 3]);
     let mut filled = 0;
     for seed in 0..200 {
         let image = LazyImage::encoded(file.clone());
@@ -404,7 +407,10 @@ fn scaled_decoding_softens_and_moves_nothing() {
             );
             image.decode().unwrap()
         };
-        let (exact, scaled) = (shown(&plan), shown(&plan.clone().scaled_decoding(true)));
+        let (exact, scaled) = (
+            shown(&plan),
+            shown(&plan.clone().with_scaled_decoding(true)),
+        );
         assert_eq!(exact == scaled, !softer, "{plan:?}");
         let far = exact
             .as_slice()
@@ -475,7 +481,7 @@ proptest! {
             true => ImageTransform::train(16),
             false => ImageTransform::new(),
         };
-        let image = LazyImage::encoded(file).max_pixels(1_000_000);
+        let image = LazyImage::encoded(file).with_max_pixels(1_000_000);
         match image.transform(&transform, &mut crate::SampleRng::for_sample(crate::rng::RngKey { seed: 1, epoch: 0, position: 0 })).decode() {
             Ok(pixels) => prop_assert!(pixels.len() <= 3_000_000),
             Err(error) => prop_assert!(!error.to_string().is_empty()),

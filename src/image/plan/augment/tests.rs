@@ -130,10 +130,10 @@ fn erasing_is_drawn_as_asked() {
         height: 100,
     };
     let erasing = RandomErasing::new()
-        .probability(0.25)
-        .scale(0.1..=0.2)
-        .ratio(0.5..=2.0);
-    let erasing = erasing.value([1, 2, 3]);
+        .with_probability(0.25)
+        .with_scale(0.1..=0.2)
+        .with_ratio(0.5..=2.0);
+    let erasing = erasing.with_value([1, 2, 3]);
     let mut count = 0;
     for seed in 0..20_000 {
         let drawn = erasing.draw(
@@ -158,7 +158,9 @@ fn erasing_is_drawn_as_asked() {
     }
     assert!((4_755..=5_245).contains(&count), "{count}");
     // A rectangle that does not fit is not painted.
-    let huge = RandomErasing::new().probability(1.0).scale(1.0..=1.0);
+    let huge = RandomErasing::new()
+        .with_probability(1.0)
+        .with_scale(1.0..=1.0);
     assert_eq!(
         huge.draw(
             size,
@@ -175,11 +177,11 @@ fn erasing_is_drawn_as_asked() {
 #[test]
 #[should_panic(expected = "the magnitude 31 is not among 31 bins")]
 fn a_magnitude_beyond_the_bins_is_refused() {
-    let _ = RandAugment::new().magnitude(31);
+    let _ = RandAugment::new().with_magnitude(31);
 }
 
 #[test]
-#[should_panic(expected = "RandomRotation::interpolation: Lanczos")]
+#[should_panic(expected = "RandomRotation::with_interpolation: Lanczos")]
 fn rotations_do_not_take_any_filter() {
-    let _ = RandomRotation::from(3.0).interpolation(Interpolation::Lanczos);
+    let _ = RandomRotation::from(3.0).with_interpolation(Interpolation::Lanczos);
 }

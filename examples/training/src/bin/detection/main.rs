@@ -71,7 +71,7 @@ fn run(mut options: Options) -> Result<()> {
     };
 
     let augmented = ImageTransform::new()
-        .random_resized_crop(RandomResizedCrop::new(size).scale(0.6..=1.0))
+        .random_resized_crop(RandomResizedCrop::new(size).with_scale(0.6..=1.0))
         .random_horizontal_flip(0.5);
     let plain = ImageTransform::new().resize_exact(size, size);
     let train = CocoDetection::open(&root, "train2017", augmented)?;

@@ -110,7 +110,7 @@ fn run(mut options: Options) -> Result<()> {
             args.epochs,
             train.len(),
         ),
-        mixing: Mixup::new().mixup(0.2).cutmix(1.0),
+        mixing: Mixup::new().with_mixup(0.2).with_cutmix(1.0),
         classes: data.classes,
         network,
         device,
@@ -160,7 +160,7 @@ impl Training {
     fn epoch(&mut self, loader: &Loader, epoch: u64) -> Result<(usize, f32)> {
         let mut seen = 0;
         let mut losses = CandleTensor::new(0f32, &self.candle)?;
-        let normalize = Normalize::IMAGENET.channels_last(true);
+        let normalize = Normalize::IMAGENET.with_channels_last(true);
         for batch in loader
             .epoch(epoch)
             .prefetch_to_device(&self.device, 1)
@@ -187,7 +187,7 @@ impl Training {
     fn validate(&self, loader: &Loader) -> Result<[f64; 2]> {
         let mut seen = 0;
         let mut right = [0; 2];
-        let normalize = Normalize::IMAGENET.channels_last(true);
+        let normalize = Normalize::IMAGENET.with_channels_last(true);
         for batch in loader.epoch(0).prefetch_to_device(&self.device, 1) {
             let (images, labels) = batch?;
             seen += labels.len();

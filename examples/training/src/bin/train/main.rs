@@ -51,18 +51,18 @@ fn run(mut options: Options) -> Result<()> {
         Some(folder) => folder.clone(),
         None => folders::drawn(folders::SHAPES, args.quick)?,
     };
-    let train = ImageFolder::open(data.join("train"))?.transform(
+    let train = ImageFolder::open(data.join("train"))?.with_transform(
         ImageTransform::new()
             .random_resized_crop(
                 RandomResizedCrop::new(SIDE)
-                    .scale(0.8..=1.0)
-                    .ratio(1.0..=1.0),
+                    .with_scale(0.8..=1.0)
+                    .with_ratio(1.0..=1.0),
             )
             .random_horizontal_flip(0.5),
     );
     let val = ImageFolder::open(data.join("val"))?
         .with_classes(train.classes().iter().cloned())?
-        .transform(ImageTransform::new().resize_exact(SIDE, SIDE));
+        .with_transform(ImageTransform::new().resize_exact(SIDE, SIDE));
     println!(
         "{} classes, {} training and {} validation images; {} with {} workers, {} memory",
         train.classes().len(),
