@@ -116,6 +116,7 @@ fn options_of_streams_that_make_no_sense_are_refused_by_name() {
         said(stream().timeout(Duration::from_secs(1)).build()),
         said(stream().strict_pinning(true).build()),
         said(stream().min_slab_bytes(1).build()),
+        said(stream().pin_memory(&[]).build()),
     ];
     let expected = [
         "batch_size is 0: a batch has at least one sample",
@@ -125,6 +126,7 @@ fn options_of_streams_that_make_no_sense_are_refused_by_name() {
         "timeout needs workers: ",
         "strict_pinning needs pin_memory(&device)",
         "min_slab_bytes needs pin_memory(&device)",
+        "pin_memory names no device",
     ];
     for (told, expected) in told.iter().zip(expected) {
         assert!(told.starts_with(expected), "{told}");

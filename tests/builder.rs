@@ -454,3 +454,29 @@ fn an_arena_refuses_what_memory_does_not_hold() {
         assert!(batches.iter().all(Tensor::is_pinned));
     }
 }
+
+/// A list of GPUs may be empty: the loop would be slower without a word. What is said last counts.
+#[test]
+fn pinning_for_no_device_is_refused() {
+    let builder = || DataLoader::builder(from_fn(10, |index, _| Ok(index as i64))).batch_size(5);
+    let none: Vec<Device> = Vec::new();
+    let refused = builder().strict_pinning(true).pin_memory(&none).build();
+    let Err(Error::InvalidOption { option, reason }) = refused else {
+        panic!("it was built");
+    };
+    assert_eq!(option, "pin_memory");
+    assert!(
+        reason.contains("the list is empty") && reason.contains("leave"),
+        "{reason}"
+    );
+    let stated = builder()
+        .pin_memory(&none)
+        .pin_memory(&Device::cpu())
+        .build()
+        .unwrap();
+    assert!(stated.epoch(0).all(|batch| batch.unwrap().is_pinned()));
+    let collated = builder()
+        .pin_memory(&none)
+        .collate_fn(|rows: Vec<i64>, arena| Ok(arena.collate(rows)?));
+    assert!(collated.build().is_err());
+}

@@ -38,8 +38,11 @@ fn loader(setting: &Setting, devices: &[Device]) -> DataLoader<Pair> {
         .seed(17)
         .last_batch(setting.last_batch)
         .num_workers(setting.workers)
-        .world(setting.world)
-        .pin_memory(devices);
+        .world(setting.world);
+    let builder = match devices {
+        [] => builder,
+        _ => builder.pin_memory(devices),
+    };
     let builder = match setting.lists {
         true => {
             let lists =

@@ -66,6 +66,8 @@ pub struct Builder<D, C> {
     /// Attempts, the first wait, and how many attempts an epoch may have.
     pub(super) retry: (u32, Duration, u64),
     pub(super) devices: Vec<Device>,
+    /// `pin_memory` was called with an empty list.
+    names_no_device: bool,
     strict: bool,
     by_copy: bool,
     min_slab_bytes: Option<usize>,
@@ -100,6 +102,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             on_error: OnError::Fail,
             retry: (0, Duration::ZERO, u64::MAX),
             devices: Vec::new(),
+            names_no_device: false,
             strict: false,
             by_copy: false,
             min_slab_bytes: None,
@@ -353,9 +356,15 @@ impl<D, C> Builder<D, C> {
     ///
     /// `&[first, second]` or a `Vec` names several: batches for each device are page-locked in its own ring, with a pin thread of its own,
     /// and [`Epoch::split`](crate::loader::Epoch::split) gives each device its part of an epoch. Loading waits until it is known where the
-    /// batches go. An empty list means no pinning.
+    /// batches go.
+    ///
+    /// # Errors
+    ///
+    /// [`build`](Builder::build) returns [`Error::InvalidOption`](crate::Error::InvalidOption) if the list is empty, as a list of a
+    /// machine's GPUs may be. For batches in pageable memory, leave the call out; [`Device::available`] is the CPU where there is no GPU.
     pub fn pin_memory(mut self, devices: &(impl AsRef<[Device]> + ?Sized)) -> Self {
         self.devices = devices.as_ref().to_vec();
+        self.names_no_device = self.devices.is_empty();
         self
     }
 
@@ -639,6 +648,7 @@ impl<D, C> Builder<D, C> {
             on_error: self.on_error,
             retry: self.retry,
             devices: self.devices,
+            names_no_device: self.names_no_device,
             strict: self.strict,
             by_copy: self.by_copy,
             min_slab_bytes: self.min_slab_bytes,

@@ -54,6 +54,13 @@ impl<D, C> Builder<D, C> {
                 Error::option("min_slab_bytes", reason)
             })?;
         }
+        if self.names_no_device {
+            return Err(Error::option(
+                "pin_memory",
+                "names no device, because the list is empty: name one (Device::available() is the CPU where there is no GPU), or leave \
+                 pin_memory out, for batches in pageable memory",
+            ));
+        }
         let needs_device = [
             ("strict_pinning", self.strict),
             ("pin_by_copy", self.by_copy),
