@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use pinfeed::dataset::{ConcatDataset, Pass, Subset, random_split};
+use pinfeed::dataset::{ConcatDataset, Pass, Subset, VecDataset, random_split};
 use pinfeed::loader::World;
 use pinfeed::rng::RngKey;
 use pinfeed::sampler::{
@@ -185,9 +185,14 @@ fn zipped_data_sets_are_side_by_side() {
         Some("1.txt".into())
     );
 
-    let refused = vec![0u8; 3].zip(vec![0u8; 4]);
+    let refused = VecDataset::new(vec![0u8; 3]).zip(vec![0u8; 4]);
     assert!(reason(refused).starts_with("Dataset::zip: the data sets have 3 and 4 samples"));
-    assert!(vec![0u8; 0].zip(vec![0u8; 0]).unwrap().is_empty());
+    assert!(
+        VecDataset::new(vec![0u8; 0])
+            .zip(vec![0u8; 0])
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// More indices at once than a worker asks for: none is lost, whatever the pieces they are passed on in.
@@ -265,9 +270,14 @@ fn registered_memory_shows_through() {
     }
     assert!(Subset::new(Registered, [0]).unwrap().is_registered());
     assert!(Registered.zip(vec![0i64; 2]).unwrap().is_registered());
-    assert!(vec![0i64; 2].zip(Registered).unwrap().is_registered());
+    assert!(
+        VecDataset::new(vec![0i64; 2])
+            .zip(Registered)
+            .unwrap()
+            .is_registered()
+    );
     let mixed = vec![
-        Box::new(vec![0i64]) as Box<dyn Dataset<Sample = i64>>,
+        Box::new(VecDataset::new(vec![0i64])) as Box<dyn Dataset<Sample = i64>>,
         Box::new(Registered),
     ];
     assert!(ConcatDataset::new(mixed).unwrap().is_registered());
@@ -313,7 +323,7 @@ fn parts_are_as_long_as_pytorchs() {
 /// Of as many sizes as the program's text says, there are as many parts; otherwise it is a list of them.
 #[test]
 fn parts_come_as_their_sizes_do() {
-    let data = || Arc::new((0..10i64).collect::<Vec<_>>());
+    let data = || Arc::new(VecDataset::new((0..10i64).collect()));
     let [one, other] = random_split(data(), [0.7, 0.3], 7).unwrap();
     assert_eq!((one.len(), other.len()), (7, 3));
     let [first] = random_split(data(), &[10], 7).unwrap();
@@ -497,7 +507,7 @@ fn what_does_not_fit_is_loaded_each_time() {
     let cached = sizes.cached(2_000);
     all(&cached);
     assert_eq!(cached.stats().samples, 2);
-    let nothing = vec![1i64, 2].cached(0);
+    let nothing = VecDataset::new(vec![1i64, 2]).cached(0);
     assert_eq!((all(&nothing), all(&nothing)), (vec![1, 2], vec![1, 2]));
     assert_eq!(
         (
@@ -528,7 +538,7 @@ fn samples_are_measured_by_their_memory() {
     let around = |bytes: usize, expected: usize| {
         assert!((expected..expected + 300).contains(&bytes), "{bytes}")
     };
-    around(bytes(vec![7i64]), 8);
+    around(bytes(VecDataset::new(vec![7i64])), 8);
     around(bytes(from_fn(1, |_, _| Ok(roomy()))), 5_000);
     around(
         bytes(from_fn(1, |_, _| Ok(String::from_utf8(roomy())?))),
@@ -586,7 +596,7 @@ fn kept_tensors_are_read_only() {
     }
     assert_eq!(get(&cached, 1).unwrap().0.as_slice(), [1; 100]);
     // A vector is a copy, to be changed at will.
-    let cached = vec![vec![1u8, 2]].cached(1 << 20);
+    let cached = VecDataset::new(vec![vec![1u8, 2]]).cached(1 << 20);
     for _ in 0..2 {
         let mut sample = get(&cached, 0).unwrap();
         assert_eq!(sample, [1, 2]);
@@ -616,7 +626,7 @@ fn a_cache_does_not_freeze_randomness() {
     }
 
     let augment = |number: i64, rng: &mut SampleRng| Ok(number as f32 + rng.f32());
-    let numbers: Vec<i64> = (0..20).collect();
+    let numbers = VecDataset::new((0..20i64).collect());
     let run = |dataset: Box<dyn Dataset<Sample = f32>>| -> Vec<f32> {
         let loader = DataLoader::builder(dataset)
             .shuffle(true)

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pinfeed::collate::Stack;
-use pinfeed::dataset::{ConcatDataset, Pass, Subset};
+use pinfeed::dataset::{ConcatDataset, Pass, Subset, VecDataset};
 use pinfeed::loader::Builder;
 use pinfeed::sampler::{BatchSampler, Batches, RandomSampler, Sampler};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng};
@@ -426,7 +426,12 @@ fn what_wraps_a_data_set_passes_on_that_a_pass_is_over() {
         Box::new(Subset::new(own(), 0..LEN).unwrap()),
         Box::new(ConcatDataset::new(vec![own()]).unwrap()),
         Box::new(own().zip(others.clone()).unwrap().map(|(x, _), _| Ok(x))),
-        Box::new(others.zip(own()).unwrap().map(|(_, x), _| Ok(x))),
+        Box::new(
+            VecDataset::new(others)
+                .zip(own())
+                .unwrap()
+                .map(|(_, x), _| Ok(x)),
+        ),
         Box::new(own().cached(1 << 20)),
     ];
     for (at, dataset) in wrapped.iter().enumerate() {

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pinfeed::dataset::{PackedDataset, PackingStrategy, Pass, document_lengths};
+use pinfeed::dataset::{PackedDataset, PackingStrategy, Pass, VecDataset, document_lengths};
 use pinfeed::error::{DocumentError, Temporary};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
@@ -33,7 +33,11 @@ fn documents(lengths: &[u64]) -> Vec<Vec<u32>> {
         .collect()
 }
 
-fn packed(lengths: &[u64], n: usize, packing: PackingStrategy) -> PackedDataset<Vec<Vec<u32>>> {
+fn packed(
+    lengths: &[u64],
+    n: usize,
+    packing: PackingStrategy,
+) -> PackedDataset<VecDataset<Vec<u32>>> {
     PackedDataset::new(documents(lengths), lengths, n, packing).unwrap()
 }
 
@@ -87,7 +91,7 @@ fn segments(batch: &PackedBatch<u32>, n: usize) -> Vec<Vec<Vec<u32>>> {
 
 /// The segments of all rows, as a loader gives them.
 fn rows_of(
-    packed: PackedDataset<Vec<Vec<u32>>>,
+    packed: PackedDataset<VecDataset<Vec<u32>>>,
     n: usize,
     batch_size: usize,
     workers: usize,
@@ -557,12 +561,15 @@ fn documents_may_be_shared_and_padded_with_anything() {
             .tokens
     }
     let documents = [vec![1i64, 2, 3], vec![4]];
-    assert_eq!(tokens(documents.to_vec()), [1, 2, 3, 4, -1]);
+    assert_eq!(
+        tokens(VecDataset::new(documents.to_vec())),
+        [1, 2, 3, 4, -1]
+    );
     let shared: Vec<Arc<[i64]>> = documents
         .iter()
         .map(|tokens| tokens.as_slice().into())
         .collect();
-    assert_eq!(tokens(shared), [1, 2, 3, 4, -1]);
+    assert_eq!(tokens(VecDataset::new(shared)), [1, 2, 3, 4, -1]);
     let tensors = from_fn(2, move |index, _| {
         Ok(Tensor::from(documents[index as usize].clone()))
     });

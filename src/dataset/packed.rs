@@ -5,7 +5,7 @@ use std::ops::{Deref, Range};
 
 use super::cached::TOO_FEW;
 use super::packing::{Piece, Rows};
-use super::{Dataset, PackingStrategy, Pass, sample_is_gone};
+use super::{Dataset, IntoDataset, PackingStrategy, Pass, sample_is_gone};
 use crate::error::{BoxError, DocumentError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::{RngKey, SampleRng};
@@ -107,11 +107,12 @@ impl<D: Dataset<Sample: Document>> PackedDataset<D> {
     /// [`Error::InvalidOption`] if there are not as many lengths as documents, if `n` is 0 or above 2³¹ - 1, or if the lengths'
     /// sum exceeds 2⁶⁴ - 1. A document that has another length than was given is an error of the rows that it is in.
     pub fn new(
-        documents: D,
+        documents: impl IntoDataset<Dataset = D>,
         lengths: &[u64],
         n: usize,
         packing: PackingStrategy,
     ) -> Result<PackedDataset<D>> {
+        let documents = documents.into_dataset();
         let refused = |reason: String| Error::option("PackedDataset::new", reason);
         let n = u32::try_from(n)
             .ok()
@@ -282,10 +283,10 @@ impl<D: Dataset<Sample: Document>> fmt::Debug for PackedDataset<D> {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::dataset::document_lengths;
+/// use pinfeed::dataset::{VecDataset, document_lengths};
 /// use pinfeed::from_fn;
 ///
-/// assert_eq!(document_lengths(&vec![vec![1u32, 2], vec![], vec![3]])?, [2, 0, 1]);
+/// assert_eq!(document_lengths(&VecDataset::new(vec![vec![1u32, 2], vec![], vec![3]]))?, [2, 0, 1]);
 ///
 /// let broken = from_fn(2, |index, _| match index {
 ///     0 => Ok(vec![1u32]),

@@ -1,6 +1,6 @@
 //! A data set in random parts.
 
-use super::{Dataset, Subset};
+use super::{Dataset, IntoDataset, Subset};
 use crate::error::{Error, Result};
 use crate::sampler::{RandomSampler, Sampler};
 use crate::sync::Arc;
@@ -49,10 +49,11 @@ use crate::system::room::{NoRoom, check_room, list_of};
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 pub fn random_split<D: Dataset, S: SplitSizes>(
-    dataset: D,
+    dataset: impl IntoDataset<Dataset = D>,
     sizes: S,
     seed: u64,
 ) -> Result<S::Parts<Subset<Arc<D>>>> {
+    let dataset = dataset.into_dataset();
     let refused = |reason| Error::option("random_split", reason);
     let len = dataset.len();
     let lengths = SplitSize::lengths(sizes.sizes(), len).map_err(refused)?;

@@ -45,7 +45,7 @@ use self::affinity::Placed;
 use self::last::Last;
 use self::state::Owner;
 use crate::batch::{Batch, Share, Stack};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, IntoDataset};
 use crate::error::Result;
 use crate::pipeline::{Beginning, DeviceShard, EpochHandle, Start, Threads};
 use crate::stream::StreamSource;
@@ -114,11 +114,12 @@ struct Order {
 }
 
 impl DataLoader<()> {
-    /// Begins to describe a loader of the data set's samples, which are stacked ([`Stack`]) unless you say otherwise.
+    /// Begins to describe a loader of the data set's samples, which are stacked ([`Stack`]) unless you say otherwise. A `Vec` of
+    /// cloneable samples becomes a data set here ([`IntoDataset`]).
     ///
     /// `builder` is a function of `DataLoader<()>`, so that it can be called without naming the batch's type.
-    pub fn builder<D: Dataset>(dataset: D) -> Builder<D, Stack> {
-        Builder::new(dataset)
+    pub fn builder<D: Dataset>(dataset: impl IntoDataset<Dataset = D>) -> Builder<D, Stack> {
+        Builder::new(dataset.into_dataset())
     }
 
     /// Begins to describe a loader of a source without a length or an index ([`stream`](crate::stream)), whose samples are stacked

@@ -63,6 +63,7 @@ programs! {
     on_the_node,
     one_batch,
     own_cores,
+    own_items,
     packed_attention,
     pairs_in_batches,
     patience,

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 
+use pinfeed::dataset::VecDataset;
 use pinfeed::sampler::{RandomSampler, Sampler};
 use pinfeed::rng::RngKey;
 use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
@@ -50,7 +51,7 @@ fn samples(noisy: bool) -> Box<dyn Dataset<Sample = (f32, i64)>> {
             Ok((index as f32 + rng.range(-0.5..0.5), class(index)))
         }));
     }
-    Box::new((0..100).map(|index| (index as f32, class(index))).collect::<Vec<_>>())
+    Box::new(VecDataset::new((0..100).map(|index| (index as f32, class(index))).collect()))
 }
 
 fn sampler(name: &str) -> Result<Box<dyn Sampler>, String> {
