@@ -17,13 +17,13 @@ use pinfeed::dataset::{
 };
 use pinfeed::device::DeviceBuffers;
 use pinfeed::error::CollateError;
-use pinfeed::loader::{Builder, LastBatch, LoaderState, StreamState, World};
+use pinfeed::iterable::{self, IterableDataset, Shard};
+use pinfeed::loader::{Builder, IterableState, LastBatch, LoaderState, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::sampler::{
     FixedBatchSampler, GroupedBatchSampler, RandomSampler, Sampler, SequentialSampler,
     SubsetRandomSampler, TokenBatchSampler, WeightedRandomSampler,
 };
-use pinfeed::stream::{self, Shard, StreamSource};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, Result, Sample, SampleRng,
     Tensor, from_fn,
@@ -35,8 +35,8 @@ fn numbers(len: u64) -> impl Dataset<Sample = i64> {
     from_fn(len, |index, _| Ok(index as i64))
 }
 
-fn streamed(len: u64) -> impl StreamSource<Sample = i64> {
-    stream::from_fn(move |_, shard: Shard| {
+fn streamed(len: u64) -> impl IterableDataset<Sample = i64> {
+    iterable::from_fn(move |_, shard: Shard| {
         let own = (0..len).filter(move |number| shard.keeps(*number));
         Ok(own.map(|number| Ok(number as i64)))
     })
@@ -79,7 +79,7 @@ fn nothing_is_an_epoch_without_batches() {
                 [3, 4]
             );
 
-            let loader = DataLoader::stream(streamed(0).shuffle(5))
+            let loader = DataLoader::iterable(streamed(0).shuffle(5))
                 .batch_size(2)
                 .drop_last(last == LastBatch::Drop)
                 .num_workers(workers)
@@ -105,9 +105,9 @@ fn options_of_streams_that_make_no_sense_are_refused_by_name() {
     let said = |built: Result<_>| match built {
         Err(Error::InvalidOption { option, reason }) => format!("{option} {reason}"),
         Err(error) => panic!("{error}"),
-        Ok::<pinfeed::loader::StreamLoader<Tensor<i64>>, _>(_) => "it was built".into(),
+        Ok::<pinfeed::loader::IterableLoader<Tensor<i64>>, _>(_) => "it was built".into(),
     };
-    let stream = || DataLoader::stream(streamed(9));
+    let stream = || DataLoader::iterable(streamed(9));
     let told = [
         said(stream().batch_size(0).build()),
         said(stream().num_workers(2).prefetch(0).build()),
@@ -153,7 +153,7 @@ fn ranks_may_be_more_than_samples() {
                     let (batch, info) = batch.unwrap();
                     seen.extend_from_slice(&batch.as_slice()[..info.real_rows()]);
                 }
-                let loader = DataLoader::stream(streamed(3))
+                let loader = DataLoader::iterable(streamed(3))
                     .batch_size(2)
                     .num_workers(workers)
                     .world(world)
@@ -163,7 +163,7 @@ fn ranks_may_be_more_than_samples() {
                     streamed_seen.extend_from_slice(batch.unwrap().as_slice());
                 }
                 // A rank without items does not repeat nothing for ever.
-                let loader = DataLoader::stream(streamed(3).repeat().take(4))
+                let loader = DataLoader::iterable(streamed(3).repeat().take(4))
                     .num_workers(workers)
                     .world(world)
                     .build()
@@ -303,7 +303,7 @@ fn states_that_are_none_are_refused() {
     let indexed = DataLoader::builder(numbers(9))
         .build::<Tensor<i64>>()
         .unwrap();
-    let streaming = DataLoader::stream(streamed(9))
+    let streaming = DataLoader::iterable(streamed(9))
         .build::<Tensor<i64>>()
         .unwrap();
     drop((indexed.epoch(0).next(), streaming.epoch(0).next()));
@@ -311,7 +311,7 @@ fn states_that_are_none_are_refused() {
     let said = |text: &str| {
         let refused = [
             text.parse::<LoaderState>().map(drop).unwrap_err(),
-            text.parse::<StreamState>().map(drop).unwrap_err(),
+            text.parse::<IterableState>().map(drop).unwrap_err(),
         ];
         assert!(
             refused
@@ -323,10 +323,10 @@ fn states_that_are_none_are_refused() {
     for text in ["", "state", "{}", "pinfeed", "\0", "ü"] {
         let [loader, stream] = said(text);
         assert!(loader.contains("it is no loader's state"), "{loader}");
-        assert!(stream.contains("it is no stream's state"), "{stream}");
+        assert!(stream.contains("it is no iterable's state"), "{stream}");
     }
     // One is not the other, even if it is whole.
-    assert!(indexed.parse::<StreamState>().is_err() && streaming.parse::<LoaderState>().is_err());
+    assert!(indexed.parse::<IterableState>().is_err() && streaming.parse::<LoaderState>().is_err());
     for text in [&indexed, &streaming] {
         (0..text.len()).for_each(|end| drop(said(&text[..end])));
         let newer = text.replace("-1 ", "-9 ");
@@ -415,11 +415,13 @@ fn a_stream_may_have_become_shorter() {
     for workers in WORKERS {
         len.store(9, Ordering::Relaxed);
         let own = Arc::clone(&len);
-        let items = stream::from_fn(move |_, _| {
+        let items = iterable::from_fn(move |_, _| {
             let len = own.load(Ordering::Relaxed) as i64;
             Ok((0..len).map(Ok))
         });
-        let loader = DataLoader::stream(items).batch_size(2).num_workers(workers);
+        let loader = DataLoader::iterable(items)
+            .batch_size(2)
+            .num_workers(workers);
         let loader = loader.build().unwrap();
         assert_eq!(loader.epoch(0).take(3).count(), 3);
         let state = loader.state();
@@ -445,12 +447,12 @@ fn a_stream_may_have_become_shorter() {
 fn a_stream_of_other_files_is_refused() {
     struct Files(Vec<&'static str>);
 
-    impl StreamSource for Files {
+    impl IterableDataset for Files {
         type Item = i64;
         type Sample = i64;
-        type Stream = std::vec::IntoIter<Result<i64, BoxError>>;
+        type Iter = std::vec::IntoIter<Result<i64, BoxError>>;
 
-        fn open(&self, _: u64, _: Shard) -> Result<Self::Stream, BoxError> {
+        fn open(&self, _: u64, _: Shard) -> Result<Self::Iter, BoxError> {
             Ok(vec![Ok(1), Ok(2), Ok(3)].into_iter())
         }
 
@@ -467,7 +469,7 @@ fn a_stream_of_other_files_is_refused() {
 
     let loader = |names: &[&'static str]| {
         let files = Files(names.to_vec()).map(|number, _| Ok(-number));
-        DataLoader::stream(files).build::<Tensor<i64>>().unwrap()
+        DataLoader::iterable(files).build::<Tensor<i64>>().unwrap()
     };
     let first = loader(&["a", "b"]);
     first.epoch(0).next();
@@ -693,7 +695,7 @@ fn lists_that_do_not_fit_are_refused() {
         loader.pin_memory(&device).build().err()
     };
     let streamed_with_slabs = |bytes| {
-        let loader = DataLoader::stream(streamed(8)).min_slab_bytes(bytes);
+        let loader = DataLoader::iterable(streamed(8)).min_slab_bytes(bytes);
         loader.pin_memory(&device).build().err()
     };
     assert!(with_slabs(4096).is_none() && streamed_with_slabs(4096).is_none());

@@ -10,12 +10,12 @@ use std::sync::{Arc, Mutex};
 use proptest::prelude::*;
 
 use pinfeed::dataset::{ConcatDataset, Pass, Subset, VecDataset, random_split};
+use pinfeed::iterable::{self, IterableDataset};
 use pinfeed::loader::World;
 use pinfeed::rng::RngKey;
 use pinfeed::sampler::{
     MixtureSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler,
 };
-use pinfeed::stream::{self, StreamSource};
 use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, TensorDataset, from_fn};
 
 /// A data set of numbers that remembers what it was told, and may change its length.
@@ -797,10 +797,10 @@ fn numbers_of_samples_are_what_the_program_has() {
     let weighted = WeightedRandomSampler::new(&[1.0; 3], paths.len(), 1).unwrap();
     let mixture = MixtureSampler::new(&[paths.len(), 2], &[0.5, 0.5], 1).unwrap();
     assert_eq!((weighted.len(), mixture.len()), (3, 5));
-    let stream = stream::from_fn(|_, _| Ok((0..9i64).map(Ok)))
+    let stream = iterable::from_fn(|_, _| Ok((0..9i64).map(Ok)))
         .skip(paths.len())
         .take(paths.len());
-    let batch = DataLoader::stream(stream)
+    let batch = DataLoader::iterable(stream)
         .batch_size(9)
         .build()
         .unwrap()

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use pinfeed::dataset::{Staged, StagedDataset};
 use pinfeed::device::{DeviceBuffers, Hostile};
+use pinfeed::iterable::{self, IterableDataset};
 use pinfeed::loader::{LoaderState, OnError, Workers, World};
-use pinfeed::stream::{self, StreamSource};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, TensorDataset, from_fn,
 };
@@ -111,8 +111,8 @@ fn round(number: usize, devices: &[Device; 2]) {
         }
     });
 
-    let numbers = stream::from_fn(|_, _| Ok((0..10_000i64).map(Ok))).shuffle(100);
-    let streamed = DataLoader::stream(numbers)
+    let numbers = iterable::from_fn(|_, _| Ok((0..10_000i64).map(Ok))).shuffle(100);
+    let streamed = DataLoader::iterable(numbers)
         .batch_size(8)
         .num_workers(2)
         .build()

@@ -12,9 +12,9 @@ use std::sync::{Arc, Mutex, Weak};
 
 use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::error::{DocumentError, Temporary};
-use pinfeed::loader::{OnError, StreamLoader, StreamState, World};
+use pinfeed::iterable::{self, ItemIter, IterableDataset, Shard};
+use pinfeed::loader::{IterableLoader, IterableState, OnError, World};
 use pinfeed::packed::{PackedBatch, PackedRow};
-use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -31,20 +31,20 @@ fn documents(lengths: &[u64]) -> Vec<Vec<u32>> {
     documents.collect()
 }
 
-fn streamed(lengths: &[u64]) -> impl StreamSource<Sample = Vec<u32>> + use<> {
+fn streamed(lengths: &[u64]) -> impl IterableDataset<Sample = Vec<u32>> + use<> {
     let documents = documents(lengths);
-    stream::from_fn(move |_, shard: Shard| {
+    iterable::from_fn(move |_, shard: Shard| {
         let all = (0..).zip(documents.clone());
         let own = all.filter(move |(number, _)| shard.keeps(*number));
         Ok(own.map(|(_, document)| Ok(document)))
     })
 }
 
-fn loader_of<S>(rows: S, batch_size: usize, workers: usize) -> StreamLoader<PackedBatch<u32>>
+fn loader_of<S>(rows: S, batch_size: usize, workers: usize) -> IterableLoader<PackedBatch<u32>>
 where
-    S: StreamSource<Sample = PackedRow<u32>>,
+    S: IterableDataset<Sample = PackedRow<u32>>,
 {
-    let builder = DataLoader::stream(rows).batch_size(batch_size);
+    let builder = DataLoader::iterable(rows).batch_size(batch_size);
     builder.num_workers(workers).seed(5).build().unwrap()
 }
 
@@ -62,7 +62,7 @@ fn rows_of(batch: &PackedBatch<u32>) -> Vec<Vec<Vec<u32>>> {
     (0..batch.tokens.shape()[0]).map(row).collect()
 }
 
-fn rows<S: StreamSource<Sample = PackedRow<u32>>>(rows: S) -> Vec<Vec<Vec<u32>>> {
+fn rows<S: IterableDataset<Sample = PackedRow<u32>>>(rows: S) -> Vec<Vec<Vec<u32>>> {
     let loader = loader_of(rows, 3, 2);
     let batches = loader.epoch(0);
     batches.flat_map(|batch| rows_of(&batch.unwrap())).collect()
@@ -172,8 +172,8 @@ proptest! {
 fn what_comes_depends_on_seed_epoch_and_rank_and_not_on_workers() {
     let order = |seed, epoch, rank, workers| {
         let same =
-            stream::from_fn(|_, _| Ok((0..200).map(|index| Ok(document(index, 1 + index % 7)))));
-        let loader = DataLoader::stream(same.pack(8).unwrap().with_best_fit(50))
+            iterable::from_fn(|_, _| Ok((0..200).map(|index| Ok(document(index, 1 + index % 7)))));
+        let loader = DataLoader::iterable(same.pack(8).unwrap().with_best_fit(50))
             .batch_size(4)
             .seed(seed)
             .world(World::new(rank, 2).unwrap())
@@ -225,7 +225,7 @@ fn ranks_pack_what_is_theirs() {
                 Some(size) => packed.with_best_fit(size),
                 None => packed,
             };
-            let loader = DataLoader::stream(packed)
+            let loader = DataLoader::iterable(packed)
                 .world(World::new(rank, 3).unwrap())
                 .num_workers(2)
                 .build()
@@ -292,21 +292,21 @@ fn rows_that_cannot_be_are_refused() {
 fn documents_may_be_shared_tensors_and_bytes() {
     fn tokens<S>(documents: S) -> Vec<i64>
     where
-        S: StreamSource,
+        S: IterableDataset,
         S::Sample: pinfeed::dataset::Document<Token = i64>,
     {
         let rows = documents.pack(4).unwrap().with_padding(-1);
-        let loader = DataLoader::stream(rows).batch_size(9).build().unwrap();
+        let loader = DataLoader::iterable(rows).batch_size(9).build().unwrap();
         let batch = loader.epoch(0).next().unwrap().unwrap();
         batch.tokens.as_slice().to_vec()
     }
     let all = [vec![1i64, 2, 3], vec![4, 5]];
     let vectors = all.clone();
-    let vectors = stream::from_fn(move |_, _| Ok(vectors.clone().into_iter().map(Ok)));
+    let vectors = iterable::from_fn(move |_, _| Ok(vectors.clone().into_iter().map(Ok)));
     let shared: Vec<Arc<[i64]>> = all.iter().map(|one| one.clone().into()).collect();
-    let shared = stream::from_fn(move |_, _| Ok(shared.clone().into_iter().map(Ok)));
+    let shared = iterable::from_fn(move |_, _| Ok(shared.clone().into_iter().map(Ok)));
     // (Items are cloned, and tensors are not: they are loaded from items.)
-    let numbers = stream::from_fn(move |_, _| Ok((0..2usize).map(Ok)));
+    let numbers = iterable::from_fn(move |_, _| Ok((0..2usize).map(Ok)));
     let tensors = numbers.map(move |number, _| Ok(Tensor::from(all[number].clone())));
     let expected = [1, 2, 3, 4, 5, -1, -1, -1];
     assert_eq!(tokens(vectors), expected);
@@ -318,7 +318,7 @@ fn documents_may_be_shared_tensors_and_bytes() {
 fn rows_travel_to_a_device_and_may_be_mapped() {
     let device = Device::cpu();
     // The sign says which tokens are learned.
-    let chats = stream::from_fn(|_, _| Ok((0..4).map(|_| Ok(vec![-1i32, -2, 3, 4, 5]))));
+    let chats = iterable::from_fn(|_, _| Ok((0..4).map(|_| Ok(vec![-1i32, -2, 3, 4, 5]))));
     let rows = chats.pack(8).unwrap().map(|row, _| {
         let labels = row
             .tokens
@@ -328,7 +328,7 @@ fn rows_travel_to_a_device_and_may_be_mapped() {
         let tokens = row.tokens.iter().map(|token| token.abs()).collect();
         Ok((PackedRow { tokens, ..row }, labels))
     });
-    let loader = DataLoader::stream(rows)
+    let loader = DataLoader::iterable(rows)
         .batch_size(3)
         .num_workers(2)
         .pin_memory(&device)
@@ -351,7 +351,7 @@ fn rows_travel_to_a_device_and_may_be_mapped() {
 #[test]
 fn a_broken_document_is_an_error_of_its_own() {
     let source = || {
-        let lines = stream::from_fn(|_, _| {
+        let lines = iterable::from_fn(|_, _| {
             Ok((0..12u64).map(|number| match number {
                 4 => Err("line 4 is no text".into()),
                 number => Ok(number),
@@ -401,7 +401,7 @@ fn a_broken_document_is_an_error_of_its_own() {
                 ]
             );
         }
-        let loader = DataLoader::stream(packed())
+        let loader = DataLoader::iterable(packed())
             .on_error(OnError::Skip { at_most: 3 })
             .retry(3, std::time::Duration::from_millis(1))
             .batch_size(2)
@@ -431,10 +431,10 @@ struct Reading {
     first: u64,
 }
 
-impl StreamSource for Corpus {
+impl IterableDataset for Corpus {
     type Item = u64;
     type Sample = Arc<[u32]>;
-    type Stream = Reading;
+    type Iter = Reading;
 
     fn open(&self, epoch: u64, _: Shard) -> Result<Reading, BoxError> {
         Ok(Reading {
@@ -462,7 +462,7 @@ impl StreamSource for Corpus {
     }
 }
 
-impl ItemStream for Reading {
+impl ItemIter for Reading {
     type Item = u64;
 
     fn next(&mut self) -> Option<Result<u64, BoxError>> {
@@ -487,12 +487,12 @@ impl ItemStream for Reading {
 #[derive(Clone)]
 struct Blind(Corpus);
 
-impl StreamSource for Blind {
+impl IterableDataset for Blind {
     type Item = u64;
     type Sample = Arc<[u32]>;
-    type Stream = std::vec::IntoIter<Result<u64, BoxError>>;
+    type Iter = std::vec::IntoIter<Result<u64, BoxError>>;
 
-    fn open(&self, epoch: u64, _: Shard) -> Result<Self::Stream, BoxError> {
+    fn open(&self, epoch: u64, _: Shard) -> Result<Self::Iter, BoxError> {
         let all: Vec<_> = (0..self.0.lengths.len() as u64)
             .map(|at| Ok(1_000 * epoch + at))
             .collect();
@@ -514,19 +514,19 @@ struct Way {
     kind: usize,
 }
 
-type Rows = Box<dyn Fn(usize, StreamState, Option<usize>) -> (Vec<Seen>, StreamState)>;
+type Rows = Box<dyn Fn(usize, IterableState, Option<usize>) -> (Vec<Seen>, IterableState)>;
 
 /// What a batch was: its rows with what they drew, or which document failed.
 type Seen = std::result::Result<(Vec<u32>, Vec<u32>), u64>;
 
 fn ways<S>(own: S, way: Way, batch_size: usize) -> Rows
 where
-    S: StreamSource<Sample = Arc<[u32]>> + Clone,
+    S: IterableDataset<Sample = Arc<[u32]>> + Clone,
 {
-    fn packed<S: StreamSource<Sample = Arc<[u32]>>>(
+    fn packed<S: IterableDataset<Sample = Arc<[u32]>>>(
         source: S,
         way: Way,
-    ) -> pinfeed::stream::Packed<S> {
+    ) -> pinfeed::iterable::Packed<S> {
         let packed = source.pack(way.n).unwrap();
         match way.buffer {
             Some(size) => packed.with_best_fit(size),
@@ -537,14 +537,14 @@ where
         source: S,
         batch_size: usize,
         workers: usize,
-        state: &StreamState,
+        state: &IterableState,
         stop: Option<usize>,
-    ) -> (Vec<Seen>, StreamState)
+    ) -> (Vec<Seen>, IterableState)
     where
-        S: StreamSource<Sample = PackedRow<u32>>,
+        S: IterableDataset<Sample = PackedRow<u32>>,
     {
         let noisy = source.map(|row, rng| Ok((row.tokens, rng.next_u32())));
-        let loader = DataLoader::stream(noisy)
+        let loader = DataLoader::iterable(noisy)
             .batch_size(batch_size)
             .num_workers(workers)
             .seed(5)
@@ -579,7 +579,7 @@ where
             }
             2 => {
                 let mixed =
-                    stream::mix([(own().shuffle(way.before), 2.0), (own().shuffle(3), 1.0)])
+                    iterable::mix([(own().shuffle(way.before), 2.0), (own().shuffle(3), 1.0)])
                         .unwrap();
                 let rows = packed(mixed.repeat_n(2), way)
                     .skip(1)
@@ -619,8 +619,8 @@ proptest! {
             true => ways(own, way, batch_size),
             false => ways(Blind(own), way, batch_size),
         };
-        let (whole, end) = run(0, StreamState::default(), None);
-        let (mut seen, mut state) = (Vec::new(), StreamState::default());
+        let (whole, end) = run(0, IterableState::default(), None);
+        let (mut seen, mut state) = (Vec::new(), IterableState::default());
         for (stop, workers) in stops.into_iter().map(|(stop, workers)| (Some(stop), workers)).chain([(None, 2)]) {
             let (more, reached) = run(workers, state, stop);
             seen.extend(more);
@@ -774,7 +774,7 @@ fn a_state_of_other_documents_is_refused() {
         let other = loader(now, buffer);
         let mut resumed = other.resume(0..1, &epoch.state()).unwrap().next().unwrap();
         let error = resumed.next().unwrap().unwrap_err();
-        assert!(matches!(error, Error::Stream { epoch: 0, .. }), "{error}");
+        assert!(matches!(error, Error::Iterable { epoch: 0, .. }), "{error}");
         assert!(
             error
                 .to_string()

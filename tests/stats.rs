@@ -16,7 +16,7 @@ use pinfeed::loader::{Builder, LastBatch, Limit, OnError, Stats, TryNext};
 use pinfeed::sampler::{BatchSampler, Batches, Sampler};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Result, SampleRng, Tensor, from_fn,
-    stream,
+    iterable,
 };
 
 fn number(index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
@@ -140,8 +140,8 @@ fn epochs_on_a_device_and_of_streams_have_theirs() {
     assert_eq!(stats.slab_wait_times.count(), 10);
     assert_eq!(stats.collating_times.count(), 10);
 
-    let items = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
-    let loader = DataLoader::stream(items).batch_size(4).build().unwrap();
+    let items = iterable::from_fn(|_, _| Ok((0..10i64).map(Ok)));
+    let loader = DataLoader::iterable(items).batch_size(4).build().unwrap();
     let mut epoch = loader.epoch(0);
     take(&mut epoch, 2);
     assert_eq!(counts(&epoch.stats()), (2, 8));
@@ -553,8 +553,8 @@ fn every_count_of_a_stream_is_what_the_program_saw() {
     let device = Device::cpu();
     for workers in [0, 2] {
         let build = || {
-            let numbers = stream::from_fn(|_, _| Ok((0..42i64).map(Ok)));
-            let builder = DataLoader::stream(numbers).batch_size(4);
+            let numbers = iterable::from_fn(|_, _| Ok((0..42i64).map(Ok)));
+            let builder = DataLoader::iterable(numbers).batch_size(4);
             let builder = builder.num_workers(workers).pin_memory(&device);
             builder.build().unwrap()
         };
@@ -736,14 +736,14 @@ fn a_slow_stream_is_said_to_be() {
     for workers in [0, 1, 3] {
         let clock = Clock::default();
         let of_source = clock.clone();
-        let numbers = stream::from_fn(move |_, _| {
+        let numbers = iterable::from_fn(move |_, _| {
             let clock = of_source.clone();
             Ok((0..64i64).map(move |number| {
                 clock.takes(Duration::from_millis(1));
                 Ok(number)
             }))
         });
-        let loader = DataLoader::stream(numbers)
+        let loader = DataLoader::iterable(numbers)
             .batch_size(8)
             .num_workers(workers)
             .build()

@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use pinfeed::loader::{LoaderState, WorkerSizing, Workers};
-use pinfeed::{DataLoader, Device, Error, SampleRng, Tensor, from_fn, stream};
+use pinfeed::{DataLoader, Device, Error, SampleRng, Tensor, from_fn, iterable};
 
 type Pair = (Tensor<i64>, Tensor<i64>);
 
@@ -120,8 +120,8 @@ fn a_run_is_resumed_by_another_choice() {
 #[test]
 fn a_stream_does_not_depend_on_the_choice() {
     for cores in CORES {
-        let numbers = stream::from_fn(|_, _| Ok((0..101i64).map(Ok)));
-        let builder = DataLoader::stream(numbers)
+        let numbers = iterable::from_fn(|_, _| Ok((0..101i64).map(Ok)));
+        let builder = DataLoader::iterable(numbers)
             .batch_size(4)
             .num_workers(Workers::Auto);
         let loader = builder.cores(cores).build().unwrap();

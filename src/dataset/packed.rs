@@ -30,7 +30,7 @@ use crate::tuning::INDICES_AT_ONCE;
 /// data sets of equal lengths are packed alike: tokens and their labels are two of them, side by side
 /// (the second example).
 ///
-/// Documents without an index are packed by [`StreamSource::pack`](crate::stream::StreamSource::pack).
+/// Documents without an index are packed by [`IterableDataset::pack`](crate::iterable::IterableDataset::pack).
 ///
 /// A document that cannot be had is an error of each row that has a part of it ([`DocumentError`]), and
 /// [`OnError`](crate::loader::OnError) leaves out or replaces rows.
@@ -360,7 +360,7 @@ fn failed<D: Dataset>(documents: &D, document: u64, cause: BoxError) -> Document
 ///
 /// # Examples
 ///
-/// In [`PackedDataset`], and in [`StreamSource::pack`](crate::stream::StreamSource::pack).
+/// In [`PackedDataset`], and in [`IterableDataset::pack`](crate::iterable::IterableDataset::pack).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a document of tokens",
     note = "documents are Vec<T>, Arc<[T]> or Tensor<T>, where T is u8, u16, u32, i32, i64 or another element of tensors; take what else a sample has away with Dataset::map"

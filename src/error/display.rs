@@ -28,17 +28,17 @@ impl fmt::Display for Error {
                 f,
                 "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
             ),
-            Error::Stream { epoch, source } if source.is::<Interrupted>() => {
-                write!(f, "the stream of epoch {epoch} was interrupted")
+            Error::Iterable { epoch, source } if source.is::<Interrupted>() => {
+                write!(f, "the iterable of epoch {epoch} was interrupted")
             }
-            Error::Stream { epoch, .. } => write!(f, "the stream of epoch {epoch} did not open"),
-            Error::StreamPanicked {
+            Error::Iterable { epoch, .. } => write!(f, "the iterable of epoch {epoch} did not open"),
+            Error::IterablePanicked {
                 epoch,
                 batch,
                 message,
             } => write!(
                 f,
-                "the stream of epoch {epoch} panicked in batch {batch}, and has ended: {message}"
+                "the iterable of epoch {epoch} panicked in batch {batch}, and has ended: {message}"
             ),
             Error::TimedOut(late) => write!(f, "{late}"),
             Error::BatchSampler { epoch, reason } => write!(
@@ -186,7 +186,7 @@ impl Error {
         match self {
             Error::Sample(_, cause)
             | Error::CollateFn { source: cause, .. }
-            | Error::Stream { source: cause, .. } => Some(&**cause),
+            | Error::Iterable { source: cause, .. } => Some(&**cause),
             Error::Collate(misfit) => Some(&misfit.source),
             Error::Stack(misfit) => StdError::source(&**misfit),
             Error::Io { source, .. }
@@ -255,7 +255,7 @@ impl fmt::Display for TimedOut {
             )?,
             None if self.stage == Stage::Pulling => write!(
                 f,
-                "an item of the stream, for batch {batch} of epoch {epoch},"
+                "an item of the iterable, for batch {batch} of epoch {epoch},"
             )?,
             None => write!(f, "batch {batch} of epoch {epoch}")?,
         }

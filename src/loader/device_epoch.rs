@@ -131,7 +131,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     /// and returns it.
     fn following(&self) -> Option<(&EpochHandle, Arc<DeviceQueue<B>>)> {
         let following = self.following.as_ref()?;
-        // (Of a stream, what is left is known when it has ended.)
+        // (Of an iterable, what is left is known when it has ended.)
         let end = self.queue.end().map(|end| end - self.epoch.given());
         let left = end.unwrap_or_else(|| self.epoch.left());
         let beyond = (self.depth as u64).checked_sub(left).filter(|of| *of > 0)?;

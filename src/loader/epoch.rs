@@ -86,7 +86,7 @@ pub struct Epoch<'a, B: Batch> {
     last: u64,
     /// How the batch that was given out last differs from what its place says.
     changes: Option<Box<Changes>>,
-    /// How many rows it has, if it is of a stream.
+    /// How many rows it has, if it is of an iterable.
     rows: Option<usize>,
     /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
@@ -248,7 +248,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         BatchInfo::new(place, seed, order, self.changes.as_deref())
     }
 
-    /// The batch that is given out was made of these items of a stream.
+    /// The batch that is given out was made of these items of an iterable.
     pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
         if let (Some(own), Some(reached)) = (own, &self.handle.reached) {
             self.rows = Some(own.rows());

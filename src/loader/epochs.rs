@@ -39,7 +39,7 @@ use crate::sync::{Arc, Instant};
 #[must_use = "epochs do nothing unless they are iterated"]
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
-    /// Where the first epoch begins, if it was told already, and the state of its stream.
+    /// Where the first epoch begins, if it was told already, and the state of its iterable.
     first: First,
     numbers: Fuse<I>,
     /// The epoch after the one that was given out last. It may be loading already.
@@ -50,7 +50,7 @@ pub struct Epochs<'a, B: Batch, I> {
     pace: Option<Arc<Pace>>,
 }
 
-/// Where the first epoch begins, and the state of its stream.
+/// Where the first epoch begins, and the state of its iterable.
 type First = Option<(Start, Option<Vec<u8>>)>;
 
 impl<B: Batch, I> Epochs<'_, B, I> {

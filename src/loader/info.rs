@@ -5,7 +5,8 @@ use std::iter::FusedIterator;
 use std::time::Duration;
 
 use super::{
-    DeviceEpoch, Epoch, LoaderState, Stats, StreamDeviceEpoch, StreamEpoch, StreamState, TryNext,
+    DeviceEpoch, Epoch, IterableDeviceEpoch, IterableEpoch, IterableState, LoaderState, Stats,
+    TryNext,
 };
 use crate::batch::Batch;
 use crate::error::Result;
@@ -256,8 +257,8 @@ macro_rules! epochs {
 epochs! {
     Epoch: B, LoaderState, |epoch| epoch;
     DeviceEpoch: B::OnDevice, LoaderState, |epoch| epoch.inner();
-    StreamEpoch: B, StreamState, |epoch| epoch.inner();
-    StreamDeviceEpoch: B::OnDevice, StreamState, |epoch| epoch.inner();
+    IterableEpoch: B, IterableState, |epoch| epoch.inner();
+    IterableDeviceEpoch: B::OnDevice, IterableState, |epoch| epoch.inner();
 }
 
 impl<B: Batch> ExactSizeIterator for WithInfo<Epoch<'_, B>> {}

@@ -8,14 +8,14 @@ mod epoch;
 mod epochs;
 mod histogram;
 mod info;
+mod iterable;
+mod iterable_epochs;
+mod iterable_state;
 mod last;
 mod replay;
 mod split;
 mod state;
 mod stats;
-mod stream;
-mod stream_epochs;
-mod stream_state;
 mod timeline;
 mod try_next;
 mod world;
@@ -29,12 +29,14 @@ pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
 pub use histogram::Histogram;
 pub use info::{BatchInfo, WithInfo};
+pub use iterable::{IterableBuilder, IterableLoader};
+pub use iterable_epochs::{
+    IterableDeviceEpoch, IterableDeviceEpochs, IterableEpoch, IterableEpochs,
+};
+pub use iterable_state::IterableState;
 pub use replay::{DeviceReplay, Replay};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
-pub use stream::{StreamBuilder, StreamLoader};
-pub use stream_epochs::{StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs};
-pub use stream_state::StreamState;
 pub use timeline::{Recording, Timeline};
 pub use try_next::TryNext;
 pub use world::World;
@@ -47,8 +49,8 @@ use self::state::Owner;
 use crate::batch::{Batch, Share, Stack};
 use crate::dataset::{Dataset, IntoDataset};
 use crate::error::Result;
+use crate::iterable::IterableDataset;
 use crate::pipeline::{Beginning, DeviceShard, EpochHandle, Start, Threads};
-use crate::stream::StreamSource;
 use crate::sync::{
     Arc, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, Within, is_within_code_of,
 };
@@ -122,10 +124,10 @@ impl DataLoader<()> {
         Builder::new(dataset.into_dataset())
     }
 
-    /// Begins to describe a loader of a source without a length or an index ([`stream`](crate::stream)), whose samples are stacked
+    /// Begins to describe a loader of a source without a length or an index ([`iterable`](crate::iterable)), whose samples are stacked
     /// unless you say otherwise.
-    pub fn stream<S: StreamSource>(source: S) -> StreamBuilder<S, Stack> {
-        StreamBuilder::new(source)
+    pub fn iterable<S: IterableDataset>(source: S) -> IterableBuilder<S, Stack> {
+        IterableBuilder::new(source)
     }
 }
 

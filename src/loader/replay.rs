@@ -91,12 +91,12 @@ impl<B> fmt::Debug for Replay<B> {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{DataLoader, Device, stream};
+/// use pinfeed::{DataLoader, Device, iterable};
 ///
 /// let device = Device::cpu();
-/// let numbers = stream::from_fn(|_, _| Ok((0..100i64).map(Ok)));
-/// let loader = DataLoader::stream(numbers).batch_size(4).pin_memory(&device).build()?;
-/// for batch in loader.replay(0)?.prefetch_to_device(&device, 2).take(50) { // a stream has no length
+/// let numbers = iterable::from_fn(|_, _| Ok((0..100i64).map(Ok)));
+/// let loader = DataLoader::iterable(numbers).batch_size(4).pin_memory(&device).build()?;
+/// for batch in loader.replay(0)?.prefetch_to_device(&device, 2).take(50) { // an iterable has no length
 ///     assert_eq!(batch?.to_host(true)?.wait()?.as_slice(), [0, 1, 2, 3]);
 /// }
 /// # Ok::<(), pinfeed::Error>(())

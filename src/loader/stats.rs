@@ -70,7 +70,7 @@ pub struct Stats {
     /// Time in the sampler, over all workers, in nanoseconds; or the time that the [batch sampler](crate::sampler::BatchSampler) took to
     /// list the epoch's batches, on whatever thread that was.
     pub sampling_ns: u64,
-    /// Time to pull items from a stream, by one worker at a time, in nanoseconds.
+    /// Time to pull items from an iterable, by one worker at a time, in nanoseconds.
     pub pulling_ns: u64,
     /// Time in the data set's `get`, and in telling it what comes ([`Dataset::will_need`](crate::Dataset::will_need)), over all workers, in
     /// nanoseconds.
@@ -182,7 +182,7 @@ pub enum Limit {
     Consumer,
     /// The sampler, or the batch sampler.
     Sampling,
-    /// The stream, from which one worker at a time pulls items.
+    /// The iterable, from which one worker at a time pulls items.
     Pulling,
     /// The data set's `get`.
     Loading,

@@ -4,8 +4,8 @@ use super::{Element, Field, Filled, Layout, Row, Sample, Tensor};
 use crate::error::CollateError;
 use crate::sync::Arc;
 
-/// A row of packed documents: what [`dataset::PackedDataset`](crate::dataset::PackedDataset) and [`stream::Packed`](crate::stream::Packed) give, or what a
-/// program packs itself.
+/// A row of packed documents: what [`dataset::PackedDataset`](crate::dataset::PackedDataset) and
+/// [`iterable::Packed`](crate::iterable::Packed) give, or what a program packs itself.
 ///
 /// A batch of them is a [`PackedBatch`]. To leave out what you do not need, use a `map`: `packed.map(|row, _| Ok(row.tokens))` is a batch
 /// of tokens alone.

@@ -13,7 +13,7 @@ use pinfeed::ragged::Ragged;
 use pinfeed::sample::{Filled, Layout, Row};
 use pinfeed::{
     Batch, BoxError, DataLoader, DeviceTensor, Error, Host, Sample, Tensor, TensorDataset, from_fn,
-    stream,
+    iterable,
 };
 
 use crate::Test;
@@ -546,12 +546,14 @@ fn a_short_list_comes_first(backend: &Backend) {
 }
 
 fn a_stream_goes_on_at_its_short_end(backend: &Backend) {
-    let loader = DataLoader::stream(stream::from_fn(|_, _| Ok((0..23).map(|n| Ok(numbers(n))))))
-        .batch_size(10)
-        .num_workers(2)
-        .pin_memory(&backend.device)
-        .build::<Tensor<i32>>()
-        .unwrap();
+    let loader = DataLoader::iterable(iterable::from_fn(
+        |_, _| Ok((0..23).map(|n| Ok(numbers(n)))),
+    ))
+    .batch_size(10)
+    .num_workers(2)
+    .pin_memory(&backend.device)
+    .build::<Tensor<i32>>()
+    .unwrap();
     let mut epoch = loader.epoch(0);
     assert_eq!(epoch.by_ref().take(2).count(), 2);
     let state = epoch.state();

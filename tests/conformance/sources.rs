@@ -9,9 +9,9 @@ use std::time::Duration;
 use pinfeed::collate::Stack;
 use pinfeed::dataset::{FromFn, Staged, StagedDataset};
 use pinfeed::error::Temporary;
-use pinfeed::loader::{Builder, LoaderState, OnError, Recording, StreamState, TryNext, Workers};
+use pinfeed::iterable::{self, IterableDataset};
+use pinfeed::loader::{Builder, IterableState, LoaderState, OnError, Recording, TryNext, Workers};
 use pinfeed::sampler::{MixtureSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler};
-use pinfeed::stream::{self, StreamSource};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, SampleRng, Tensor, from_fn,
 };
@@ -178,20 +178,20 @@ fn shuffled() -> Builder<Plain, Stack> {
 fn streams_go_on(backend: &Backend) {
     let source = || {
         let numbers = |from: u64| {
-            stream::from_fn(move |_, _| Ok((from..from + 60).map(Ok)))
+            iterable::from_fn(move |_, _| Ok((from..from + 60).map(Ok)))
                 .map(|index, rng: &mut SampleRng| Ok(sample(index, rng)))
         };
-        let mixed = stream::mix([(numbers(0), 0.7), (numbers(100), 0.3)]);
+        let mixed = iterable::mix([(numbers(0), 0.7), (numbers(100), 0.3)]);
         mixed.unwrap().shuffle(7).take(LEN)
     };
-    let builder = || DataLoader::stream(source()).batch_size(BATCH).seed(17);
+    let builder = || DataLoader::iterable(source()).batch_size(BATCH).seed(17);
     let on_host = builder().build::<Tensor<u8>>().unwrap();
     let expected = EPOCHS.flat_map(|epoch| on_host.epoch(epoch));
     let expected: Batches = expected.map(|batch| rows(&batch.unwrap())).collect();
     assert_eq!(expected.len(), 14);
 
     let device = &backend.device;
-    let found = interrupted(|workers, most, state: &StreamState| {
+    let found = interrupted(|workers, most, state: &IterableState| {
         let builder = builder().num_workers(workers).pin_memory(device);
         let loader = builder.build::<Tensor<u8>>().unwrap();
         let mut seen = Vec::new();

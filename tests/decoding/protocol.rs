@@ -396,7 +396,7 @@ fn a_streams_batch_is_made_again_if_its_items_are_kept() {
     for (workers, depth) in [(0, 0), (0, 2), (1, 2), (3, 2)] {
         for skips in [false, true] {
             let device = Device::cpu();
-            let loader = DataLoader::stream(stream::<Tensor<u8>>(&script, 10)).batch_size(4);
+            let loader = DataLoader::iterable(stream::<Tensor<u8>>(&script, 10)).batch_size(4);
             let loader = loader.num_workers(workers).pin_memory(&device);
             let loader = match skips {
                 true => loader.on_error(OnError::Skip { at_most: 10 }),

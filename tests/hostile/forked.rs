@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pinfeed::dataset::{Staged, StagedDataset};
 use pinfeed::loader::{LoaderState, Stats};
 use pinfeed::sampler::{BatchSampler, Batches};
-use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor, from_fn, stream};
+use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor, from_fn, iterable};
 
 /// Runs a test of this module in a process that has no other: a child of `fork` finds the locks of the whole process as they were, and another
 /// test's thread may hold the allocator's or the standard library's.
@@ -96,8 +96,8 @@ fn a_child_is_told_that_it_has_no_workers() {
 fn refused() {
     let device = Device::cpu();
     let loader = numbers(2, &device);
-    let lines = stream::from_fn(|_, _| Ok((0..1_000i64).map(Ok)));
-    let lines = DataLoader::stream(lines).batch_size(8).num_workers(2);
+    let lines = iterable::from_fn(|_, _| Ok((0..1_000i64).map(Ok)));
+    let lines = DataLoader::iterable(lines).batch_size(8).num_workers(2);
     let lines = lines.build().unwrap();
     // Others use the loader meanwhile, and hold its locks now and then.
     let is_over = AtomicBool::new(false);

@@ -7,10 +7,10 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use pinfeed::collate::{Arena, Relocation, Tensors, Upload};
 use pinfeed::dataset::Pass;
 use pinfeed::device::Hostile;
-use pinfeed::loader::{OnError, StreamLoader, TryNext};
+use pinfeed::loader::{IterableLoader, OnError, TryNext};
 use pinfeed::sampler::{BatchSampler, Batches, Sampler};
 use pinfeed::{
-    Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, stream,
+    Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, iterable,
 };
 
 const LEN: u64 = 8;
@@ -353,12 +353,12 @@ fn a_fingerprint_that_needs_the_state_is_refused() {
 /// A stream that takes batches of its own loader is told so, or takes them from another epoch, which pulls another stream.
 #[test]
 fn a_stream_that_uses_its_own_loader_waits_for_nothing_that_waits_for_it() {
-    type Loader = StreamLoader<Tensor<i64>>;
+    type Loader = IterableLoader<Tensor<i64>>;
     for workers in [0, 1, 3] {
         let loader: Arc<OnceLock<Weak<Loader>>> = Arc::default();
         let refused = Arc::new(Mutex::new(Vec::new()));
         let (code, errors) = (Arc::clone(&loader), Arc::clone(&refused));
-        let source = stream::from_fn(move |epoch, _| {
+        let source = iterable::from_fn(move |epoch, _| {
             let (code, errors) = (Arc::clone(&code), Arc::clone(&errors));
             Ok((0..10i64).map(move |number| {
                 assert_eq!(Device::locks_held(), 0);
@@ -371,7 +371,7 @@ fn a_stream_that_uses_its_own_loader_waits_for_nothing_that_waits_for_it() {
                 Ok(number)
             }))
         });
-        let built = DataLoader::stream(source)
+        let built = DataLoader::iterable(source)
             .batch_size(4)
             .num_workers(workers);
         let built = Arc::new(built.build().unwrap());

@@ -57,6 +57,7 @@ programs! {
     missing_values,
     mixed_ranks,
     ndarrays,
+    new_names,
     next_letter,
     npy,
     object_store,

@@ -187,18 +187,18 @@ fn recordings() -> Result<(), Box<dyn Error>> {
 /// A stream of lines.
 #[rustfmt::skip]
 fn lines() -> Result<(), Box<dyn Error>> {
-    use pinfeed::stream::{self, StreamSource};
+    use pinfeed::iterable::{self, IterableDataset};
 
     let folder = tempfile::tempdir()?;
     let files = ["a.txt", "b.txt"].map(|name| folder.path().join(name));
     std::fs::write(&files[0], "one two\nthree\n")?;
     std::fs::write(&files[1], "four five six")?;
-    let lines = stream::lines(files);                         // of several ranks, each reads its own files
+    let lines = iterable::lines(files);                       // of several ranks, each reads its own files
     let tokens = lines.shuffle(1_000).map(|line, _rng| {
         let words = line.split_whitespace().map(|word| word.len() as i64); // a tokenizer of yours
         Ok(Padded::from(words.collect::<Vec<_>>()))
     });
-    let loader = DataLoader::stream(tokens).batch_size(32).num_workers(2).build()?;
+    let loader = DataLoader::iterable(tokens).batch_size(32).num_workers(2).build()?;
     let mut lengths: Vec<i64> = Vec::new();
     for batch in loader.epoch(0) {
         lengths.extend(batch?.lengths.as_slice());

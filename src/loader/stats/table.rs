@@ -81,7 +81,7 @@ impl Stats {
                  once; the lists of a batch sampler can be made ahead, by `epochs`)."
             }
             Limit::Pulling => {
-                "The stream limits the loop: one worker at a time pulls its items, so do less in its `next` and more in the source's \
+                "The iterable limits the loop: one worker at a time pulls its items, so do less in its `next` and more in the source's \
                  `load`, which all workers do, or pull larger items."
             }
             Limit::Loading if self.fetch_wait_ns >= self.loading_ns / 2 => {
@@ -175,7 +175,7 @@ impl Stats {
         let rows = [
             ("asking the sampler", self.sampling_ns, batches, none, None),
             (
-                "pulling from the stream",
+                "pulling from the iterable",
                 self.pulling_ns,
                 batches,
                 none,
@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(pulling.limit(), Limit::Pulling);
         let said = pulling.to_string();
         assert!(
-            said.contains("\npulling from the stream ") && said.contains("`load`"),
+            said.contains("\npulling from the iterable ") && said.contains("`load`"),
             "{said}"
         );
         assert!(!said.contains("asking the sampler"), "{said}");

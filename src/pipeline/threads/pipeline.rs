@@ -139,7 +139,7 @@ impl<B: 'static> Pipeline<B> {
         let reason = match is_lost {
             true => FORKED,
             false => {
-                "the call comes from one of the loader's own threads (a data set's `get`, a sampler, a stream, a collate function or a logger, \
+                "the call comes from one of the loader's own threads (a data set's `get`, a sampler, an iterable, a collate function or a logger, \
                  say), which would wait for itself: give this code a loader of its own, or num_workers(0)"
             }
         };
