@@ -6,9 +6,9 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use pinfeed::rng::RngKey;
 use pinfeed::SampleRng;
 use pinfeed::image::{ImageTransform, LazyImage};
+use pinfeed::rng::RngKey;
 
 const MAX_PIXELS: u64 = 1 << 20;
 
@@ -27,7 +27,11 @@ fuzz_target!(|bytes: &[u8]| {
             .random_vertical_flip(1.0)
             .center_crop((9, side)),
     };
-    let mut rng = SampleRng::for_sample(RngKey { seed: u64::from(choose(255)), epoch: 0, position: 0 });
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: u64::from(choose(255)),
+        epoch: 0,
+        position: 0,
+    });
     let image = LazyImage::encoded(bytes.to_vec())
         .with_exif_orientation(exif)
         .with_max_pixels(MAX_PIXELS)

@@ -41,6 +41,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     // A `Vec` is taken where a data set is.
     let numbers = DataLoader::builder(vec![1i64, 2, 3]).batch_size(3).build()?;
-    assert_eq!(numbers.epoch(0).next().unwrap()?.as_slice(), [1, 2, 3]);
+    for batch in &numbers {
+        assert_eq!(batch?.as_slice(), [1, 2, 3]);
+    }
     Ok(())
 }

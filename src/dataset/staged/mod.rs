@@ -30,7 +30,7 @@ use crate::system::FirstUser;
 /// A data set that fetches ahead: requests run beside the workers, which only decode.
 ///
 /// The loader announces which samples come, across the boundaries of epochs too ([`Dataset::will_need`]), and requests are made in
-/// that order: up to [`with_in_flight`](Staged::with_in_flight) at a time, for samples up to [`with_`](::with_) of those that are being
+/// that order: up to [`with_in_flight`](Staged::with_in_flight) at a time, for samples up to [`with_lookahead`](Staged::with_lookahead) of those that are being
 /// loaded, of [`with_max_bytes`](Staged::with_max_bytes) together. A worker that needs a sample which is not there waits for it; the wait
 /// counts in the loader's [`timeout`](crate::loader::Builder::timeout). Order and content of batches are those of a
 /// data set that fetches and decodes in `get`. Each sample is fetched once in each epoch. (A sample that is loaded once more, or takes
