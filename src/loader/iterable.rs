@@ -81,7 +81,7 @@ impl<S: IterableDataset, C> IterableBuilder<S, C> {
         /// nor the content of batches depends on it.
         num_workers(num_workers: impl Into<Workers>);
 
-        /// Sets where workers and the pin thread run, as [`Builder::affinity`].
+        /// Sets where the loader's threads run, as [`Builder::affinity`].
         affinity(affinity: Affinity);
 
         /// Sets how many batches are pulled and loaded ahead of the consumer; only with workers. 2 by default.
@@ -110,10 +110,10 @@ impl<S: IterableDataset, C> IterableBuilder<S, C> {
         /// Makes a batch that cannot be page-locked an error, as [`Builder::strict_pinning`].
         strict_pinning(strict: bool);
 
-        /// Lets the pin thread copy batches, as [`Builder::pin_by_copy`].
+        /// Builds batches in pageable memory and copies them, as [`Builder::pin_by_copy`].
         pin_by_copy(by_copy: bool);
 
-        /// Makes every slab at least this large, as [`Builder::min_slab_bytes`].
+        /// Sets the least size of a slab, as [`Builder::min_slab_bytes`].
         min_slab_bytes(bytes: usize);
 
         /// Makes a sample that takes longer than this an error, as [`Builder::timeout`]. It holds for pulling one item, too: an iterable
