@@ -159,7 +159,7 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// What an item is loaded into.
     type Sample: Send + 'static;
 
-    /// An iterable that was opened.
+    /// The iterator over the items of an epoch.
     type Iter: ItemIter<Item = Self::Item> + 'static;
 
     /// Opens the iterable of an epoch, at its beginning, for one rank. A worker calls it, before it pulls the epoch's first item.
@@ -394,7 +394,7 @@ pub trait IterableDataset: Send + Sync + 'static {
     }
 }
 
-/// An iterable that was opened: it gives one item after the other. One worker at a time calls it.
+/// An iterator over the items of an iterable that was opened for an epoch. One worker at a time calls it.
 ///
 /// Any iterator of `Result<T, BoxError>` that is `Send` is one. It cannot [`seek`](ItemIter::seek); [`IterableDataset`] shows one that
 /// can.
@@ -420,19 +420,19 @@ pub trait ItemIter: Send {
     /// What it gives.
     type Item;
 
-    /// Gives the next item; `None` at the end, after which it is not called again. An error is that of one item, and the iterable goes on.
+    /// Gives the next item; `None` at the end, after which it is not called again. An error is that of one item, and the iterator goes on.
     /// (So end it, if there is nothing behind the error.) A panic ends it.
     ///
-    /// Call [`progress()`] between two items of another iterable, if it takes several of them to give one.
+    /// Call [`progress()`] between two items of another iterator, if it takes several of them to give one.
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>>;
 
-    /// Where the iterable stands: by this, [`seek`](ItemIter::seek) goes to the item that comes next. It is asked for with each batch, and
+    /// Where the iterator stands: by this, [`seek`](ItemIter::seek) goes to the item that comes next. It is asked for with each batch, and
     /// saved in the loader's state, so a few bytes are best. Default: `None`, it cannot seek.
     fn state(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Goes to the [`state`](ItemIter::state) of another iterable of the same epoch and shard. It is called before the first item. Without
+    /// Goes to the [`state`](ItemIter::state) of another iterator of the same epoch and shard. It is called before the first item. Without
     /// it, a run is resumed by pulling as many items as were given out, and dropping them; none is loaded.
     ///
     /// # Errors

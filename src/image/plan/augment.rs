@@ -277,7 +277,9 @@ fn is_smooth(what: &str, interpolation: Interpolation) -> bool {
         Interpolation::Nearest => false,
         Interpolation::Bilinear => true,
         other => {
-            panic!("{what}::interpolation: {other:?} is not supported: use Nearest or Bilinear")
+            panic!(
+                "{what}::with_interpolation: {other:?} is not supported: use Nearest or Bilinear"
+            )
         }
     }
 }
