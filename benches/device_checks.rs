@@ -29,7 +29,7 @@ mod cuda {
     use cudarc::nvrtc::Ptx;
     use half::f16;
     use pinfeed::interop::raw::stream_handle;
-    use pinfeed::ops::{Mix, Normalize};
+    use pinfeed::ops::{MixupDraw, Normalize};
     use pinfeed::tensor::Float;
     use pinfeed::{Batch, Device, DeviceTensor, Stream, Tensor};
 
@@ -65,16 +65,16 @@ mod cuda {
     fn normalizes<F: Float>(device: &Device, dtype: &str) -> Outcome {
         const SHAPE: [usize; 4] = [256, 224, 224, 3];
         let mixes = [
-            ("none", Mix::none()),
-            ("mixup", Mix::mixup(0.3)),
-            ("cutmix", Mix::cutmix([224, 224], 50..173, 61..184)),
+            ("none", MixupDraw::none()),
+            ("mixup", MixupDraw::mixup(0.3)),
+            ("cutmix", MixupDraw::cutmix([224, 224], 50..173, 61..184)),
         ];
         let orders = [false, true];
         for ((how, mix), channels_last) in mixes
             .iter()
             .flat_map(|mix| orders.map(|channels_last| (mix, channels_last)))
         {
-            let normalize = Normalize::IMAGENET.channels_last(channels_last);
+            let normalize = Normalize::IMAGENET.with_channels_last(channels_last);
             let mut best = f64::INFINITY;
             // The first round takes device memory.
             for _ in 0..5 {

@@ -6,11 +6,11 @@
 run cargo build --release --examples
 run cargo test --release --package training --lib --test "*"
 run cargo test --release --features candle --doc -- candle
-for example in quickstart tabular text_stream; do
+for example in quickstart tabular text_lines; do
     run cargo run --release --example "$example"
 done
-run cargo run --release --example text_stream -- LICENSE-MIT
-cargo run --release --example text_stream -- /nonexistent 2>/dev/null && exit 1 # a file that is not there is an error
+run cargo run --release --example text_lines -- LICENSE-MIT
+cargo run --release --example text_lines -- /nonexistent 2>/dev/null && exit 1 # a file that is not there is an error
 run cargo run --release --example transfer_bandwidth -- \
     --device cpu --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
 run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1

@@ -18,6 +18,7 @@ use pinfeed::image::{
     RandomResizedCrop, RandomRotation,
 };
 use pinfeed::ops::Normalize;
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, SampleRng, Tensor};
 
 use args::Options;
@@ -65,7 +66,14 @@ fn run(mut options: Options) -> Result<(), BoxError> {
         println!("row {:2}: {name}", row + 1);
         for column in 0..COLUMNS {
             let picture = LazyImage::encoded(photo.clone())
-                .transform(transform, &mut SampleRng::new(17, 0, column))
+                .transform(
+                    transform,
+                    &mut SampleRng::for_sample(RngKey {
+                        seed: 17,
+                        epoch: 0,
+                        position: column,
+                    }),
+                )
                 .decode()?;
             let (left, top) = (GAP + column as usize * step, GAP + row * step);
             paste(&mut sheet, &picture, left, top);
@@ -76,7 +84,14 @@ fn run(mut options: Options) -> Result<(), BoxError> {
         rows.len() + 1
     );
     for column in 0..COLUMNS {
-        let picture = annotated(&photo, &mut SampleRng::new(17, 0, column))?;
+        let picture = annotated(
+            &photo,
+            &mut SampleRng::for_sample(RngKey {
+                seed: 17,
+                epoch: 0,
+                position: column,
+            }),
+        )?;
         let (left, top) = (GAP + column as usize * step, GAP + rows.len() * step);
         paste(&mut sheet, &picture, left, top);
     }
@@ -106,32 +121,40 @@ fn rows() -> Vec<(&'static str, ImageTransform)> {
         ),
         (
             "brightness 0.5",
-            whole().color_jitter(jitter().brightness(0.5)),
+            whole().color_jitter(jitter().with_brightness(0.5)),
         ),
-        ("contrast 0.5", whole().color_jitter(jitter().contrast(0.5))),
+        (
+            "contrast 0.5",
+            whole().color_jitter(jitter().with_contrast(0.5)),
+        ),
         (
             "saturation 0.8",
-            whole().color_jitter(jitter().saturation(0.8)),
+            whole().color_jitter(jitter().with_saturation(0.8)),
         ),
-        ("hue 0.2", whole().color_jitter(jitter().hue(0.2))),
+        ("hue 0.2", whole().color_jitter(jitter().with_hue(0.2))),
         ("random_grayscale 0.5", whole().random_grayscale(0.5)),
         ("random_rotation 30", whole().random_rotation(30.0)),
         (
             "random_rotation 30, bilinear, with fill",
             whole()
-                .random_rotation(RandomRotation::from(30.0).interpolation(Interpolation::Bilinear))
-                .fill(GREY),
+                .random_rotation(
+                    RandomRotation::from(30.0).with_interpolation(Interpolation::Bilinear),
+                )
+                .with_fill(GREY),
         ),
         (
             "pad, random_crop, with fill",
-            whole().pad(SIDE as u16 / 8).random_crop(SIDE).fill(GREY),
+            whole()
+                .pad(SIDE as u16 / 8)
+                .random_crop(SIDE)
+                .with_fill(GREY),
         ),
         ("rand_augment", whole().rand_augment(RandAugment::new())),
         (
             "rand_augment 25, with fill",
             whole()
-                .rand_augment(RandAugment::new().magnitude(25))
-                .fill(GREY),
+                .rand_augment(RandAugment::new().with_magnitude(25))
+                .with_fill(GREY),
         ),
         (
             "random_erasing 0.5",
@@ -143,10 +166,10 @@ fn rows() -> Vec<(&'static str, ImageTransform)> {
             ImageTransform::train(SIDE)
                 .color_jitter(
                     jitter()
-                        .brightness(0.4)
-                        .contrast(0.4)
-                        .saturation(0.4)
-                        .hue(0.1),
+                        .with_brightness(0.4)
+                        .with_contrast(0.4)
+                        .with_saturation(0.4)
+                        .with_hue(0.1),
                 )
                 .random_grayscale(0.2),
         ),
@@ -154,7 +177,7 @@ fn rows() -> Vec<(&'static str, ImageTransform)> {
             "ImageTransform::train, rand_augment, random_erasing",
             ImageTransform::train(SIDE)
                 .rand_augment(RandAugment::new())
-                .random_erasing(RandomErasing::new().value(Normalize::IMAGENET.mean_color())),
+                .random_erasing(RandomErasing::new().with_value(Normalize::IMAGENET.mean_color())),
         ),
     ]
 }
@@ -165,7 +188,7 @@ fn annotated(photo: &[u8], rng: &mut SampleRng) -> Result<Tensor<u8>, BoxError> 
     const OUTSIDE: u8 = 255;
     let transform = ImageTransform::new()
         .random_rotation(20.0)
-        .random_resized_crop(RandomResizedCrop::new(SIDE).scale(0.3..=1.0))
+        .random_resized_crop(RandomResizedCrop::new(SIDE).with_scale(0.3..=1.0))
         .random_horizontal_flip(0.5);
     let image = LazyImage::encoded(photo.to_vec()).transform(&transform, rng);
     let geometry = image.geometry()?;
@@ -182,7 +205,9 @@ fn annotated(photo: &[u8], rng: &mut SampleRng) -> Result<Tensor<u8>, BoxError> 
     let labels = Tensor::from_vec(labels.collect(), &[height, width])?;
     let object = [0, 1, 2, 3].map(|i| OBJECT[i] * [width, height][i % 2] as f32);
     let boxes = geometry.boxes(&[object]).kept();
-    let mask = LazyMask::labels(labels)?.geometry(geometry).fill(OUTSIDE);
+    let mask = LazyMask::labels(labels)?
+        .with_geometry(geometry)
+        .with_fill(OUTSIDE);
 
     let (picture, mask) = (image.decode()?, mask.decode()?);
     let shape = picture.shape().clone();

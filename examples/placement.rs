@@ -50,7 +50,7 @@ fn run(mut options: args::Options) -> Result<(), BoxError> {
     println!("{}, {}", device.info()?.name, node_of(&device));
     println!("{}", own("Cpus_allowed_list").unwrap_or_default());
     let affinities = [
-        Some(Affinity::None),
+        Some(Affinity::Anywhere),
         Some(Affinity::Device),
         cores.map(Affinity::Cores),
     ];
@@ -110,7 +110,7 @@ fn measure(device: &Device, workers: Workers, affinity: Affinity) -> Result<(), 
     for _ in 0..2 {
         let start = Instant::now();
         let mut bytes = 0;
-        for epoch in loader.epochs(2..6).to_device(device, 2) {
+        for epoch in loader.epochs(2..6).prefetch_to_device(device, 2) {
             for batch in epoch {
                 bytes += batch?.len();
             }
@@ -121,7 +121,7 @@ fn measure(device: &Device, workers: Workers, affinity: Affinity) -> Result<(), 
     println!(
         "  {} workers: {}",
         loader.stats().workers,
-        loader.stats().crew
+        loader.stats().sizing
     );
     Ok(())
 }

@@ -19,7 +19,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .pin_memory(&device)
         .build()?;
 
-    for epoch in loader.epochs(0..3).to_device(&device, 2) {
+    for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
         let (number, mut times, mut order) = (epoch.number(), vec![0; 100_000], Vec::new());
         for batch in epoch {
             let (x, y) = batch?; // on the device: [250, 64] and [250]

@@ -144,7 +144,7 @@ fn run(mut options: args::Options) -> args::Result<()> {
     println!("  decoding (measured) {decoding:8.0}\n");
 
     let plain = rate(in_get(far), workers, seconds)?;
-    let staged = Staged::new(far).in_flight(in_flight);
+    let staged = Staged::new(far).with_in_flight(in_flight);
     let staged = rate(staged, workers, seconds)?;
     println!("measured");
     println!(

@@ -4,6 +4,7 @@
 
 use pinfeed::Tensor;
 use pinfeed::prelude::*;
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{RandomSampler, SubsetRandomSampler};
 
 const ROWS: usize = 50_000;
@@ -11,7 +12,11 @@ const ROWS: usize = 50_000;
 const TRUE: [f32; 5] = [1.5, -2.0, 0.5, 3.0, -0.25];
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let mut rng = SampleRng::new(1, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 1,
+        epoch: 0,
+        position: 0,
+    });
     let inputs: Vec<f32> = (0..4 * ROWS).map(|_| rng.f32() - 0.5).collect();
     let noisy = |row: &[f32]| predict(&TRUE, row) + 0.02 * (rng.f32() - 0.5);
     let targets: Vec<f32> = inputs.chunks(4).map(noisy).collect();
@@ -25,7 +30,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Ok(DataLoader::builder(table).batch_size(100).num_workers(2))
     };
     let train = builder()?
-        .sampler(RandomSampler::new(ROWS * 4 / 5, 17))
+        .seed(17)
+        .sampler(RandomSampler::new(ROWS * 4 / 5))
         .build()?;
     let val = builder()?
         .sampler(SubsetRandomSampler::new(40_000..50_000, 17)?)

@@ -128,14 +128,14 @@ fn run(options: args::Options) -> Result<(), BoxError> {
 
     let stream = device.stream()?;
     let recording = loader.record();
-    for batch in loader.epoch(0).to_device(device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(device, 2) {
         step(&batch?, &stream, options.step)?;
     }
     let timeline = recording.finish();
     println!("{}\n", loader.stats());
 
     let start = Instant::now();
-    for batch in loader.replay(0)?.to_device(device, 2) {
+    for batch in loader.replay(0)?.prefetch_to_device(device, 2) {
         step(&batch?, &stream, options.step)?;
     }
     let at_best = start.elapsed().as_secs_f64();

@@ -56,7 +56,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 #[non_exhaustive]
 pub enum Error {
     /// `build()` refused an option, or a combination of options.
-    Option {
+    InvalidOption {
         /// The builder's method.
         option: &'static str,
         /// Why the value is invalid, and what would be valid.
@@ -81,17 +81,17 @@ pub enum Error {
         message: String,
     },
 
-    /// A stream did not open, or did not go to where a resumed run stood; or it was [`Interrupted`] together with a stream around it,
+    /// An iterable did not open, or did not go to where a resumed run stood; or it was [`Interrupted`] together with an iterable around it,
     /// whose items come from its loader. The epoch ends with this error.
-    Stream {
+    Iterable {
         /// The epoch.
         epoch: u64,
         /// What the source returned.
         source: BoxError,
     },
 
-    /// A stream panicked when it was opened, or asked for its next item. The epoch ends with this error.
-    StreamPanicked {
+    /// An iterable panicked when it was opened, or asked for its next item. The epoch ends with this error.
+    IterablePanicked {
         /// The epoch.
         epoch: u64,
         /// The batch whose items were pulled.
@@ -320,7 +320,7 @@ impl From<ShapeError> for Error {
 impl Error {
     /// Makes the error for a builder's option.
     pub(crate) fn option(option: &'static str, reason: impl Into<String>) -> Error {
-        Error::Option {
+        Error::InvalidOption {
             option,
             reason: reason.into(),
         }
@@ -394,7 +394,7 @@ impl NoAnswer {
 pub enum Stage {
     /// The sampler is asked for the index at a position.
     Sampling,
-    /// A stream is opened, or asked for its next item.
+    /// An iterable is opened, or asked for its next item.
     Pulling,
     /// The data set's `get`.
     Loading,

@@ -34,14 +34,14 @@
 //!
 //! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, packed documents, a
 //!   cache in memory: [`dataset`].
-//! - Sources without a length or an index, such as files that are read from their beginning: [`stream`].
+//! - Sources without a length or an index, such as files that are read from their beginning: [`iterable`].
 //! - Images in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the
 //!   device: [`ops`].
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
 //!   it by hand, row by row: [`sample`].
 //! - Samples that differ in length, such as an image's boxes or a text's tokens: one behind the other ([`Ragged`],
 //!   [`ragged`]), or padded to the longest of their batch ([`Padded`], [`padded`]); documents packed into rows of one length
-//!   ([`dataset::Packed`]).
+//!   ([`dataset::PackedDataset`]).
 //! - Batches made by a function ([`Builder::collate_fn`](loader::Builder::collate_fn)), as a struct of your own with
 //!   `#[derive(pinfeed::Batch)]`: [`collate`].
 //! - The options of a [`DataLoader`], its epochs, and where the time went: [`loader`]. The order of samples, or a
@@ -69,7 +69,7 @@
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
-//! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`StreamState`](loader::StreamState)), statistics and element types |
+//! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`IterableState`](loader::IterableState)), statistics and element types |
 //! | `tokio` | no | requests of a slow source as tasks of the program's runtime ([`dataset::Staged`]) |
 //! | `tracing` | no | spans around loading, pulling, collating, pinning, sending, uploads, and the consumer's waits |
 //! | `nvtx` | no | the same as ranges of NVTX, in the domain `pinfeed`, which `nsys profile --trace=cuda,nvtx` shows beside the GPU's work; without a profiler they do nothing, and nothing of CUDA is needed to build them |
@@ -103,6 +103,7 @@ mod fingerprint;
 #[cfg(feature = "image")]
 pub mod image;
 pub mod interop;
+pub mod iterable;
 mod length;
 pub mod loader;
 #[expect(unsafe_code, reason = "it copies by addresses")]
@@ -117,7 +118,6 @@ pub mod prelude;
 pub mod rng;
 pub mod sampler;
 mod shape;
-pub mod stream;
 mod sync;
 #[cfg_attr(
     all(unix, not(miri)),
@@ -165,8 +165,8 @@ pub mod collate {
 
 pub mod packed {
     //! Documents packed into rows of one length: a row is a [`PackedRow`], a batch of them a [`PackedBatch`], and on a
-    //! device a [`PackedDeviceBatch`]. [`dataset::Packed`](crate::dataset::Packed) packs them, and those of a stream
-    //! [`StreamSource::pack`](crate::stream::StreamSource::pack).
+    //! device a [`PackedDeviceBatch`]. [`dataset::PackedDataset`](crate::dataset::PackedDataset) packs them, and those of an iterable
+    //! [`IterableDataset::pack`](crate::iterable::IterableDataset::pack).
 
     pub use crate::batch::PackedDeviceBatch;
     pub use crate::tensor::packed::{PackedBatch, PackedRow};
@@ -198,10 +198,10 @@ pub mod sample {
     //! host.
 
     pub use crate::table::DeviceRow;
-    pub use crate::tensor::entry::Entry;
+    pub use crate::tensor::array_element::ArrayElement;
     pub use crate::tensor::filled::Filled;
     pub use crate::tensor::layout::{Field, Layout};
-    pub use crate::tensor::optional::Optional;
+    pub use crate::tensor::nullable::Nullable;
     pub use crate::tensor::row::Row;
     pub use crate::tensor::sample::{Host, Sample};
 }

@@ -54,7 +54,7 @@ pub(crate) struct Meter {
     pub(crate) batches: Sum,
     /// Asking the sampler, or the batch sampler.
     pub(crate) sampling_ns: Sum,
-    /// Pulling items from a stream.
+    /// Pulling items from an iterable.
     pub(crate) pulling_ns: Sum,
     pub(crate) loading_ns: Sum,
     /// Of that, waiting for what is fetched.

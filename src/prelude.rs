@@ -1,7 +1,7 @@
 //! What every program writes: `use pinfeed::prelude::*;`.
 //!
 //! It has the names that belong to loading data: [`DataLoader`], [`from_fn`], [`TensorDataset`], [`Padded`], [`Ragged`],
-//! [`SampleRng`], and the traits [`Dataset`], [`StreamSource`], [`Sample`] and [`Batch`], with the derives of the last two.
+//! [`SampleRng`], and the traits [`Dataset`], [`IterableDataset`], [`Sample`] and [`Batch`], with the derives of the last two.
 //!
 //! It has no name that other crates' preludes have as well. [`Device`](crate::Device), [`Tensor`](crate::Tensor) and
 //! [`Stream`](crate::Stream) are names of candle's, burn's and tch's, too: import them with the crate's name, as `use pinfeed::Device;`, or
@@ -31,9 +31,9 @@
 
 pub use crate::batch::Batch;
 pub use crate::dataset::{Dataset, TensorDataset, from_fn};
+pub use crate::iterable::IterableDataset;
 pub use crate::loader::DataLoader;
 pub use crate::rng::SampleRng;
-pub use crate::stream::StreamSource;
 pub use crate::tensor::padded::Padded;
 pub use crate::tensor::ragged::Ragged;
 pub use crate::tensor::sample::Sample;

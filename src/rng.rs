@@ -6,6 +6,32 @@ mod range;
 
 pub use range::NumberRange;
 
+/// Which numbers a [`SampleRng`] gives: they follow from the loader's seed, the epoch, and a position in the epoch's global order.
+///
+/// It has names because its parts are of one type, and exchanged ones give other numbers without a word.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::SampleRng;
+/// use pinfeed::rng::RngKey;
+///
+/// let first = RngKey { seed: 17, epoch: 0, position: 0 };
+/// let second = RngKey { position: 1, ..first };
+/// let number = |key| SampleRng::for_sample(key).next_u64();
+/// assert_eq!(number(first), number(first));
+/// assert_ne!(number(first), number(second));
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub struct RngKey {
+    /// The seed of the loader ([`Builder::seed`](crate::loader::Builder::seed)).
+    pub seed: u64,
+    /// The epoch, from 0.
+    pub epoch: u64,
+    /// The position in the epoch's global order, from 0.
+    pub position: u64,
+}
+
 /// A small counter-based random generator, one for each sample of each epoch.
 ///
 /// Its numbers are a pure function of (seed, epoch, position in the epoch): they do not depend on the number of
@@ -20,12 +46,14 @@ pub use range::NumberRange;
 ///
 /// ```
 /// use pinfeed::SampleRng;
+/// use pinfeed::rng::RngKey;
 ///
-/// let mut rng = SampleRng::new(17, 0, 3); // seed, epoch, position
+/// let key = RngKey { seed: 17, epoch: 0, position: 3 };
+/// let mut rng = SampleRng::for_sample(key);
 /// let flip = rng.bool(0.5);
 /// let scale = rng.range(0.08..1.0);
 /// let corner = ["left", "right"][rng.range(0..2)];
-/// let again = &mut SampleRng::new(17, 0, 3);
+/// let again = &mut SampleRng::for_sample(key);
 /// assert_eq!((flip, scale), (again.bool(0.5), again.range(0.08..1.0)));
 /// ```
 #[derive(Debug, Clone)]
@@ -41,37 +69,25 @@ pub struct SampleRng {
 }
 
 impl SampleRng {
-    /// Makes the generator of one sample: the one at `position` of the epoch's global order.
+    /// Makes the generator of one sample: the one at the key's position in its epoch's global order.
     ///
     /// [`Dataset::get`](crate::Dataset::get) is given this generator, with the loader's seed. Do not use it in a
     /// [`Sampler`](crate::sampler::Sampler) with the same seed: the same numbers would choose a sample and then augment
     /// it. Use [`for_sampler`](SampleRng::for_sampler) there.
     #[inline]
-    pub fn new(seed: u64, epoch: u64, position: u64) -> SampleRng {
-        // A stream's identifier has 64 bits: 44 for the position and 20 for the epoch; larger values wrap around.
-        let stream = position ^ epoch.rotate_left(44);
-        SampleRng {
-            key: split(seed),
-            stream: split(stream),
-            block: 0,
-            buffer: [0; 4],
-            used: 4,
-            pass: 0,
-        }
+    pub fn for_sample(key: RngKey) -> SampleRng {
+        SampleRng::at_block(key, 0)
     }
 
-    /// Makes the generator for a whole batch, the one whose first row is at `position` of the epoch's global order. Use it
+    /// Makes the generator for a whole batch, the one whose first row is at the key's position in its epoch's global order. Use it
     /// for what is drawn once for all of a batch's samples, on the device
-    /// ([`Mixing::draw`](crate::ops::Mixing::draw)). It shares no numbers with any sample.
+    /// ([`Mixup::draw`](crate::ops::Mixup::draw)). It shares no numbers with any sample.
     ///
     /// [`BatchInfo::rng`](crate::loader::BatchInfo::rng) makes it for a loader's batch. (Batches are not counted here,
     /// because a resumed run counts them from 0: it would draw the same numbers again.)
-    pub fn for_batch(seed: u64, epoch: u64, position: u64) -> SampleRng {
-        SampleRng {
-            // No sample draws enough blocks to reach this one.
-            block: 1 << 63,
-            ..SampleRng::new(seed, epoch, position)
-        }
+    pub fn for_batch(key: RngKey) -> SampleRng {
+        // No sample draws enough blocks to reach this one.
+        SampleRng::at_block(key, 1 << 63)
     }
 
     /// Makes the generator for one position of a sampler's order. It shares no numbers with the sample at that
@@ -83,6 +99,7 @@ impl SampleRng {
     ///
     /// ```
     /// use pinfeed::SampleRng;
+    /// use pinfeed::rng::RngKey;
     /// use pinfeed::sampler::Sampler;
     ///
     /// struct Weighted {
@@ -97,39 +114,48 @@ impl SampleRng {
     ///     }
     ///
     ///     fn index(&self, epoch: u64, position: u64) -> u64 {
-    ///         let mut rng = SampleRng::for_sampler(self.seed, epoch, position);
+    ///         let mut rng = SampleRng::for_sampler(RngKey { seed: self.seed, epoch, position });
     ///         let drawn = rng.range(0.0..self.sums[self.sums.len() - 1]);
     ///         self.sums.partition_point(|sum| *sum <= drawn) as u64
+    ///     }
+    ///
+    ///     fn set_seed(&mut self, seed: u64) {
+    ///         self.seed = seed; // the loader's
     ///     }
     /// }
     ///
     /// let sampler = Weighted { sums: vec![1.0, 1.0, 4.0], seed: 17 }; // 1, 0 and 3
     /// assert!((0..3).all(|position| sampler.index(0, position) != 1));
     /// ```
-    pub fn for_sampler(seed: u64, epoch: u64, position: u64) -> SampleRng {
-        SampleRng {
-            // Between the blocks of samples and of batches; none draws enough to reach the next range.
-            block: 1 << 62,
-            ..SampleRng::new(seed, epoch, position)
-        }
+    pub fn for_sampler(key: RngKey) -> SampleRng {
+        // Between the blocks of samples and of batches; none draws enough to reach the next range.
+        SampleRng::at_block(key, 1 << 62)
     }
 
     /// Makes the generator that draws which samples may take the row of one that failed. It shares no numbers with the
     /// others.
-    pub(crate) fn for_replacement(seed: u64, epoch: u64, position: u64) -> SampleRng {
-        SampleRng {
-            block: 3 << 62,
-            ..SampleRng::new(seed, epoch, position)
-        }
+    pub(crate) fn for_replacement(key: RngKey) -> SampleRng {
+        SampleRng::at_block(key, 3 << 62)
     }
 
-    /// Makes the generator that draws which of some pictures, of this number in the epoch's order, a device decodes. It shares no numbers
-    /// with the others.
+    /// Makes the generator that draws which of some pictures a device decodes: the key's position counts pictures in the epoch's order. It
+    /// shares no numbers with the others.
     #[cfg(feature = "nvjpeg")]
-    pub(crate) fn for_decoders(seed: u64, epoch: u64, pictures: u64) -> SampleRng {
+    pub(crate) fn for_decoders(key: RngKey) -> SampleRng {
+        SampleRng::at_block(key, 1 << 61)
+    }
+
+    #[inline]
+    fn at_block(key: RngKey, block: u64) -> SampleRng {
+        // A stream's identifier has 64 bits: 44 for the position and 20 for the epoch; larger values wrap around.
+        let stream = key.position ^ key.epoch.rotate_left(44);
         SampleRng {
-            block: 1 << 61,
-            ..SampleRng::new(seed, epoch, pictures)
+            key: split(key.seed),
+            stream: split(stream),
+            block,
+            buffer: [0; 4],
+            used: 4,
+            pass: 0,
         }
     }
 
@@ -184,8 +210,9 @@ impl SampleRng {
     ///
     /// ```
     /// use pinfeed::SampleRng;
+    /// use pinfeed::rng::RngKey;
     ///
-    /// let mut rng = SampleRng::new(17, 0, 3);
+    /// let mut rng = SampleRng::for_sample(RngKey { seed: 17, epoch: 0, position: 3 });
     /// let shift: i32 = rng.range(-4..=4);
     /// let words = ["sunny", "rainy", "cloudy"];
     /// let word = words[rng.range(0..words.len())];
@@ -271,7 +298,14 @@ mod tests {
 
     #[test]
     fn neighbours_draw_different_numbers() {
-        let draw = |seed, epoch, position| SampleRng::new(seed, epoch, position).next_u64();
+        let draw = |seed, epoch, position| {
+            SampleRng::for_sample(RngKey {
+                seed,
+                epoch,
+                position,
+            })
+            .next_u64()
+        };
         let mut seen: Vec<u64> = Vec::new();
         for seed in 0..4 {
             for epoch in 0..4 {
@@ -288,12 +322,30 @@ mod tests {
     fn samples_batches_and_samplers_draw_other_numbers() {
         let numbers =
             |mut rng: SampleRng| -> Vec<u64> { (0..256).map(|_| rng.next_u64()).collect() };
-        let batch = |number| numbers(SampleRng::for_batch(7, 1, number));
-        let sampler = |position| numbers(SampleRng::for_sampler(7, 1, position));
+        let batch = |number| {
+            numbers(SampleRng::for_batch(RngKey {
+                seed: 7,
+                epoch: 1,
+                position: number,
+            }))
+        };
+        let sampler = |position| {
+            numbers(SampleRng::for_sampler(RngKey {
+                seed: 7,
+                epoch: 1,
+                position,
+            }))
+        };
         assert_eq!((batch(3), sampler(3)), (batch(3), sampler(3)));
         let mut seen: Vec<u64> = (0..4).flat_map(batch).collect();
         seen.extend((0..4).flat_map(sampler));
-        seen.extend((0..4).flat_map(|position| numbers(SampleRng::new(7, 1, position))));
+        seen.extend((0..4).flat_map(|position| {
+            numbers(SampleRng::for_sample(RngKey {
+                seed: 7,
+                epoch: 1,
+                position,
+            }))
+        }));
         let drawn = seen.len();
         seen.sort_unstable();
         seen.dedup();
@@ -303,24 +355,42 @@ mod tests {
     /// The numbers of an earlier version: they must not change with a new one.
     #[test]
     fn streams_stay_what_they_are() {
-        let mut sample = SampleRng::new(17, 3, 5);
+        let mut sample = SampleRng::for_sample(RngKey {
+            seed: 17,
+            epoch: 3,
+            position: 5,
+        });
         assert_eq!(
             (sample.next_u64(), sample.next_u32(), sample.below(1_000)),
             (13_579_322_811_539_566_593, 1_821_313_028, 730)
         );
         assert_eq!(
-            SampleRng::for_batch(17, 3, 5).next_u64(),
+            SampleRng::for_batch(RngKey {
+                seed: 17,
+                epoch: 3,
+                position: 5
+            })
+            .next_u64(),
             2_310_582_582_051_744_323
         );
         assert_eq!(
-            SampleRng::for_sampler(17, 3, 5).next_u64(),
+            SampleRng::for_sampler(RngKey {
+                seed: 17,
+                epoch: 3,
+                position: 5
+            })
+            .next_u64(),
             15_078_741_219_845_479_568
         );
     }
 
     #[test]
     fn below_reaches_every_number_and_none_beyond() {
-        let mut rng = SampleRng::new(1, 2, 3);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: 1,
+            epoch: 2,
+            position: 3,
+        });
         let mut counts = [0; 7];
         for _ in 0..7_000 {
             counts[rng.below(7) as usize] += 1;
@@ -333,7 +403,11 @@ mod tests {
 
     #[test]
     fn fractions_lie_in_the_unit_interval_around_a_half() {
-        let mut rng = SampleRng::new(5, 0, 0);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: 5,
+            epoch: 0,
+            position: 0,
+        });
         let draws: Vec<f64> = (0..10_000).map(|_| rng.f64()).collect();
         assert!(draws.iter().all(|x| (0.0..1.0).contains(x)));
         let mean = draws.iter().sum::<f64>() / 10_000.0;

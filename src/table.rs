@@ -47,7 +47,7 @@ where
     /// let targets = Tensor::<f32>::zeros(&[1_000]);
     /// let table = TensorDataset::new((inputs, targets))?.to_device(&device)?;
     /// let loader = DataLoader::builder(table).batch_size(100).shuffle(true).pin_memory(&device).build()?;
-    /// for batch in loader.epoch(0).to_device(&device, 2) {
+    /// for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
     ///     let (inputs, targets) = batch?;
     ///     assert_eq!((inputs.shape()[..].to_vec(), targets.len()), (vec![100, 20], 100));
     /// }

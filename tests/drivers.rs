@@ -21,7 +21,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
-use pinfeed::ops::{Mix, Normalize};
+use pinfeed::ops::{MixupDraw, Normalize};
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor, TensorDataset};
 use tempfile::TempDir;
 
@@ -303,7 +303,7 @@ fn use_an_old_device() {
         };
         let loader = DataLoader::builder(TensorDataset::new(rows).unwrap());
         let loader = loader.batch_size(4).pin_memory(&device).build().unwrap();
-        for there in loader.epoch(0).to_device(&device, 1) {
+        for there in loader.epoch(0).prefetch_to_device(&device, 1) {
             let back = there.unwrap().to_host(false).unwrap().wait().unwrap();
             assert!(back.as_slice() == bytes);
         }
@@ -315,7 +315,9 @@ fn use_an_old_device() {
     println!("{SAYS}{error}");
     let labels = Tensor::from_vec(vec![1i64, 2], &[2]).unwrap();
     let labels = labels.to_device(&device, true).unwrap();
-    let error = labels.soft_labels::<f32>(3, &Mix::none(), 0.0).unwrap_err();
+    let error = labels
+        .soft_labels::<f32>(3, &MixupDraw::none(), 0.0)
+        .unwrap_err();
     println!("{SAYS}{error}");
     let is_told = matches!(error, Error::ComputeCapability { found: (6, 1), .. });
     assert_eq!(
@@ -341,12 +343,16 @@ fn use_kernels() {
     drop(device);
     let labels = Tensor::from_vec(vec![1i64, 2], &[2]).unwrap();
     let labels = labels.to_device(&other, true).unwrap();
-    drop(labels.soft_labels::<f32>(3, &Mix::none(), 0.0).unwrap());
+    drop(
+        labels
+            .soft_labels::<f32>(3, &MixupDraw::none(), 0.0)
+            .unwrap(),
+    );
     let rows = Tensor::from_vec(vec![1u8; 4 << 14], &[4, 1 << 14]).unwrap();
     let rows = rows.register(&other).unwrap();
     let loader = DataLoader::builder(TensorDataset::new(rows).unwrap());
     let loader = loader.batch_size(4).pin_memory(&other).build().unwrap();
-    assert_eq!(loader.epoch(0).to_device(&other, 1).count(), 1);
+    assert_eq!(loader.epoch(0).prefetch_to_device(&other, 1).count(), 1);
 }
 
 /// What the stub counted.
@@ -778,7 +784,7 @@ fn together(stub: &Stub) {
         while batches.stats().made_batches < BATCHES {
             std::thread::sleep(Duration::from_millis(1));
         }
-        let mut there = batches.to_device(&device, BATCHES as usize);
+        let mut there = batches.prefetch_to_device(&device, BATCHES as usize);
         let (turns, first) = stub.turns(|| there.next().unwrap().unwrap());
         // Five for each submission: of the first batch, which tells how large they are, and of 16 at a time of the others. One by one,
         // they would be 200.
@@ -871,7 +877,7 @@ fn tables(stub: &Stub) {
         );
         let before = stub.count("stub_launches");
         let mut batches = 0;
-        for epoch in there.epochs(0..2).to_device(&device, 40) {
+        for epoch in there.epochs(0..2).prefetch_to_device(&device, 40) {
             let expected = here.epoch(epoch.number());
             for (found, expected) in epoch.zip(expected) {
                 let (a, b, c, d, e, f) = found.unwrap();

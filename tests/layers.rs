@@ -33,8 +33,8 @@ const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "DocumentError", "Interrupted", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
     "Stage", "TimedOut", "Way",
     "Change", "Colour", "Cut", "Warp", "erase", "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
-    "Chain", "ChainStream", "Either", "Lines", "LinesStream", "Mix", "MixStream", "PackStream", "Pieces", "Repeat", "RepeatStream", "Shuffle", "ShuffleStream",
-    "Skip", "SkipStream", "Take", "TakeStream",
+    "Chain", "ChainIter", "Either", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
+    "Skip", "SkipIter", "Take", "TakeIter",
     "BoxError", "Cached", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];
 

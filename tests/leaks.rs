@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 use pinfeed::dataset::{Staged, StagedDataset};
 use pinfeed::device::{DeviceBuffers, Hostile};
+use pinfeed::iterable::{self, IterableDataset};
 use pinfeed::loader::{LoaderState, OnError, Workers, World};
-use pinfeed::stream::{self, StreamSource};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, TensorDataset, from_fn,
 };
@@ -93,13 +93,13 @@ fn round(number: usize, devices: &[Device; 2]) {
         .build()
         .unwrap();
     let buffers = DeviceBuffers::new(device, 2).unwrap();
-    for epoch in pinned.epochs(0..3).to_device(&buffers, 1) {
+    for epoch in pinned.epochs(0..3).prefetch_to_device(&buffers, 1) {
         assert!(epoch.take(5 + number % 9).all(|batch| batch.is_ok()));
     }
     let mut replay = pinned.replay(0).unwrap();
     assert!(replay.by_ref().take(3).all(|batch| batch.is_ok()));
 
-    let shared = DataLoader::builder(Staged::new(Remote).in_flight(4))
+    let shared = DataLoader::builder(Staged::new(Remote).with_in_flight(4))
         .batch_size(8)
         .num_workers(2)
         .pin_memory(devices)
@@ -111,8 +111,8 @@ fn round(number: usize, devices: &[Device; 2]) {
         }
     });
 
-    let numbers = stream::from_fn(|_, _| Ok((0..10_000i64).map(Ok))).shuffle(100);
-    let streamed = DataLoader::stream(numbers)
+    let numbers = iterable::from_fn(|_, _| Ok((0..10_000i64).map(Ok))).shuffle(100);
+    let streamed = DataLoader::iterable(numbers)
         .batch_size(8)
         .num_workers(2)
         .build()
@@ -140,7 +140,7 @@ fn hangs(number: usize, device: &Device) {
         .pin_memory(device)
         .build()
         .unwrap();
-    let mut epoch = loader.epoch(0).to_device(device, 1);
+    let mut epoch = loader.epoch(0).prefetch_to_device(device, 1);
     let is_late = |batch: &pinfeed::Result<_>| matches!(batch, Err(Error::TimedOut(_)));
     assert!(epoch.by_ref().any(|batch| is_late(&batch)));
     let mut open = Some(open);
@@ -170,7 +170,7 @@ fn goes_on_elsewhere(number: usize, device: &Device) {
                 .unwrap();
             let buffers = DeviceBuffers::new(device, 2).unwrap();
             let epochs = loader.resume(0..2, &state).unwrap();
-            let batches = epochs.to_device(&buffers, 1).flatten();
+            let batches = epochs.prefetch_to_device(&buffers, 1).flatten();
             assert!(batches.take(most).all(|batch| batch.is_ok()));
             left = loader.state();
         }
@@ -196,7 +196,7 @@ fn table(number: usize) {
         .pin_memory(&device)
         .build()
         .unwrap();
-    let mut batches = loader.epoch(0).to_device(&device, 3);
+    let mut batches = loader.epoch(0).prefetch_to_device(&device, 3);
     assert!(batches.by_ref().take(2).all(|batch| batch.is_ok()));
     for batch in loader.epoch(1).take(3) {
         let batch = batch.unwrap();

@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use pinfeed::{DataLoader, Device, from_fn, stream};
+use pinfeed::{DataLoader, Device, from_fn, iterable};
 
 const CHILD: &str = "PINFEED_TEST_CHILD";
 const RANGES: &str = "PINFEED_TEST_RANGES";
@@ -41,12 +41,12 @@ fn child() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         batch.unwrap();
     }
     drop(loader);
-    let items = stream::from_fn(|_, _| Ok((0..8i64).map(Ok)));
-    let loader = DataLoader::stream(items)
+    let items = iterable::from_fn(|_, _| Ok((0..8i64).map(Ok)));
+    let loader = DataLoader::iterable(items)
         .batch_size(4)
         .num_workers(1)
         .build()

@@ -291,7 +291,7 @@ impl Bare {
                 ))
             })
             .collect::<Outcome<Vec<_>>>()?;
-        let order = RandomSampler::new((rows.bytes.len() / rows.row_bytes) as u64, 0);
+        let order = RandomSampler::with_seed((rows.bytes.len() / rows.row_bytes) as u64, 0);
         let run = |batches: &mut u64, duration: Duration| -> Outcome<Measured> {
             let window = Window::begin();
             while window.begun().elapsed() < duration {

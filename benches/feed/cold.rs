@@ -51,7 +51,7 @@ mod linux {
             Some(folder) => folder.clone(),
             None => draw::folder(args.samples.unwrap_or(2_000))?,
         };
-        let data = ImageFolder::open(folder)?.transform(ImageTransform::train(224));
+        let data = ImageFolder::open(folder)?.with_transform(ImageTransform::train(224));
         let files: Vec<PathBuf> = data.paths().collect();
         write_out(&files[0])?;
         for variant in args.variants(&["read", "paced", "decode"], 3) {
@@ -104,7 +104,7 @@ mod linux {
                         }
                         bare.push(rate(self.bare(self.workers.max(1), round)?));
                     } else {
-                        let window = self.epoch(data.read_ahead(0), round)?;
+                        let window = self.epoch(data.with_read_ahead(0), round)?;
                         plain.push(rate(window.window_s));
                     }
                 }
@@ -171,7 +171,7 @@ mod linux {
 
         /// The seconds in which so many threads read all files, in an epoch's order, and do nothing else.
         fn bare(&self, threads: usize, number: u64) -> Outcome<f64> {
-            let order = RandomSampler::new(self.files.len() as u64, self.args.seed);
+            let order = RandomSampler::with_seed(self.files.len() as u64, self.args.seed);
             let next = AtomicUsize::new(0);
             let read = || -> Outcome {
                 loop {

@@ -93,8 +93,11 @@ impl<T: Number> Run<'_, T> {
                     .map(|device| self.loader(std::slice::from_ref(device), workers))
                     .collect::<Outcome<_>>()?;
                 let epochs = loaders.iter().zip(&devices);
-                let epochs = epochs
-                    .map(|(loader, device)| loader.epochs(0..).to_device(device, self.args.depth));
+                let epochs = epochs.map(|(loader, device)| {
+                    loader
+                        .epochs(0..)
+                        .prefetch_to_device(device, self.args.depth)
+                });
                 self.feed(epochs.collect(), &devices)?
             }
             _ => {
@@ -256,7 +259,7 @@ impl<T: Number> Run<'_, T> {
     /// Compares what arrives on each device with the rows that the order names; returns how many batches.
     fn check(&self, loader: &DataLoader<Tensor<T>>, devices: &[Device]) -> Outcome<usize> {
         const EPOCH: u64 = 1 << 40; // one that was not measured
-        let order = RandomSampler::new(self.data.shape()[0] as u64, self.args.seed);
+        let order = RandomSampler::with_seed(self.data.shape()[0] as u64, self.args.seed);
         let epochs = loader.epoch(EPOCH).split(devices, self.args.depth);
         let of = epochs.len();
         thread::scope(|scope| {

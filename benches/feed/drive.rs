@@ -120,7 +120,7 @@ pub fn epoch<B: Batch>(
             }
         }
         Way::Ahead(depth) => {
-            let mut epoch = loader.epoch(number).to_device(device, depth);
+            let mut epoch = loader.epoch(number).prefetch_to_device(device, depth);
             while go_on() {
                 let asked = Instant::now();
                 let Some(batch) = epoch.next() else { break };
@@ -221,7 +221,8 @@ pub fn measure_epochs<B: Batch>(
     let (mut first_batch, mut warm, begun) = (None, 0, Instant::now());
     let (mut seen, mut window) = (Seen::default(), None);
     let mut asked = begun;
-    'epochs: for (number, epoch) in (0..).zip(loader.epochs(0..).to_device(device, depth)) {
+    'epochs: for (number, epoch) in (0..).zip(loader.epochs(0..).prefetch_to_device(device, depth))
+    {
         if number == WARM_UP {
             stream.synchronize()?;
             (warm, seen) = (device.memory().slabs_made, Seen::default());

@@ -155,7 +155,7 @@ pub fn rate(
 }
 
 fn gather(rows: Rows<'_>, slabs: &[Slab], shared: &Shared) {
-    let order = RandomSampler::new((rows.bytes.len() / rows.row_bytes) as u64, 1);
+    let order = RandomSampler::with_seed((rows.bytes.len() / rows.row_bytes) as u64, 1);
     // Several rows at a time, so that claiming costs nothing.
     let run = [8, 4, 2, 1]
         .into_iter()

@@ -52,6 +52,7 @@ mod images {
 
     use pinfeed::image::{ImageError, ImageFolder, ImageTransform, LazyImage};
     use pinfeed::ops::Normalize;
+    use pinfeed::rng::RngKey;
     use pinfeed::{Batch, DataLoader, Device, DeviceTensor, SampleRng, Stream, Tensor};
 
     use crate::Outcome;
@@ -246,7 +247,11 @@ mod images {
             while Instant::now() < end {
                 let number = next.fetch_add(1, Ordering::Relaxed);
                 let file = Arc::clone(&files[number as usize % files.len()]);
-                let mut rng = SampleRng::new(0, 0, number);
+                let mut rng = SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: number,
+                });
                 let image = LazyImage::encoded(file).transform(&transform, &mut rng);
                 black_box(image.decode()?);
                 decoded += 1;
@@ -296,13 +301,13 @@ mod images {
     }
 
     fn open(folder: &Path) -> Outcome<ImageFolder> {
-        Ok(ImageFolder::open(folder)?.transform(ImageTransform::train(SIDE)))
+        Ok(ImageFolder::open(folder)?.with_transform(ImageTransform::train(SIDE)))
     }
 
     #[cfg(feature = "nvjpeg")]
     fn decoded_by(decoder: Decoder, images: ImageFolder) -> ImageFolder {
         use pinfeed::image::Decode;
-        images.decode(match decoder {
+        images.with_decode(match decoder {
             Decoder::Cpu => Decode::Cpu,
             Decoder::Device => Decode::Device,
             Decoder::Both => Decode::Both,
@@ -352,7 +357,9 @@ mod images {
     fn differences(args: &Args, folder: &Path, loader: &Loader, device: &Device) -> Outcome<Off> {
         let plain = self::loader(args, folder, 0, loader.batch_size(), None)?;
         let (mut batches, mut bytes, mut sum, mut most) = (0, 0u64, 0, 0);
-        let sent = loader.epoch(CHECKED_EPOCH).to_device(device, args.depth);
+        let sent = loader
+            .epoch(CHECKED_EPOCH)
+            .prefetch_to_device(device, args.depth);
         // (On the host, the CPU decodes.)
         for (batch, expected) in sent.zip(plain.epoch(CHECKED_EPOCH)).take(CHECKED_BATCHES) {
             let ((images, labels), expected) = (batch?, expected?);

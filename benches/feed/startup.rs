@@ -119,7 +119,7 @@ impl Startup<'_> {
                 }
                 // Only what is sent by the loader is decoded by the device.
                 Decoder::Device | Decoder::Both => {
-                    let sent = || epoch().to_device(self.device, DEPTH);
+                    let sent = || epoch().prefetch_to_device(self.device, DEPTH);
                     first(sent, Ok, &stream, is_whole)?
                 }
             });
@@ -165,7 +165,7 @@ impl Startup<'_> {
         let samples = SHORT.saturating_mul(self.batch_size as u64);
         let order = Short {
             len: samples.min(dataset.len()),
-            order: RandomSampler::new(dataset.len(), self.args.seed),
+            order: RandomSampler::with_seed(dataset.len(), self.args.seed),
         };
         let loader = DataLoader::builder(Arc::clone(dataset))
             .batch_size(self.batch_size)
@@ -178,7 +178,7 @@ impl Startup<'_> {
         let mut pause = Duration::ZERO;
         for number in 0..3 {
             let begun = Instant::now();
-            for batch in loader.epoch(number).to_device(self.device, DEPTH) {
+            for batch in loader.epoch(number).prefetch_to_device(self.device, DEPTH) {
                 batch?.touch(&stream)?;
             }
             stream.synchronize()?;
@@ -187,7 +187,9 @@ impl Startup<'_> {
         let numbers = 3..4 + BOUNDARIES;
         let mut waits = Boundaries::default();
         let mut asked = Instant::now();
-        let mut epochs = loader.epochs(numbers.clone()).to_device(self.device, DEPTH);
+        let mut epochs = loader
+            .epochs(numbers.clone())
+            .prefetch_to_device(self.device, DEPTH);
         loop {
             // The epoch before said that it was over, and was dropped.
             let ended = Instant::now();
@@ -212,7 +214,7 @@ impl Startup<'_> {
         for number in numbers {
             for (number, batch) in loader
                 .epoch(number)
-                .to_device(self.device, DEPTH)
+                .prefetch_to_device(self.device, DEPTH)
                 .enumerate()
             {
                 if number == 0 {

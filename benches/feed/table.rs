@@ -132,7 +132,10 @@ impl Run<'_> {
         };
         'window: for number in 1.. {
             if ["ahead", "resident", "wide"].contains(&self.variant) {
-                for batch in loader.epoch(number).to_device(&device, self.args.depth) {
+                for batch in loader
+                    .epoch(number)
+                    .prefetch_to_device(&device, self.args.depth)
+                {
                     drop(batch?);
                     if count() {
                         break 'window;
@@ -197,7 +200,7 @@ impl Run<'_> {
     fn check(&self, loader: &DataLoader<Rows>) -> Outcome<u64> {
         const EPOCH: u64 = 1 << 40; // one that was not measured
         let columns = self.columns();
-        let order = RandomSampler::new(self.rows as u64, self.args.seed);
+        let order = RandomSampler::with_seed(self.rows as u64, self.args.seed);
         let (mut position, mut checked) = (0, 0);
         for batch in loader.epoch(EPOCH) {
             let (x, y) = batch?;
@@ -232,7 +235,7 @@ fn bare_loop(rows: usize, batch_size: usize, threads: usize, seed: u64) -> f64 {
     let x: Vec<[f32; COLUMNS]> = (0..rows).map(|row| [row as f32; COLUMNS]).collect();
     let y: Vec<f32> = (0..rows).map(|row| row as f32).collect();
     let mut order = vec![0; rows];
-    RandomSampler::new(rows as u64, seed).indices(1, 0, &mut order);
+    RandomSampler::with_seed(rows as u64, seed).indices(1, 0, &mut order);
     let batches = rows / batch_size;
     let (next, copied) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let begun = Instant::now();

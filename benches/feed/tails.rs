@@ -99,7 +99,7 @@ impl Tails<'_> {
         };
         let loader = self.loader(tail, &device)?;
         let begun = Instant::now();
-        let mut epoch = loader.epoch(0).to_device(&device, self.args.depth);
+        let mut epoch = loader.epoch(0).prefetch_to_device(&device, self.args.depth);
         let mut run = step::run(self.target, &stream, step, steps, |stepper, waits| {
             let asked = Instant::now();
             let batch = epoch.next().ok_or("the epoch is over")??;
@@ -159,7 +159,7 @@ impl Tails<'_> {
     fn load_time(&self, device: &Device) -> Outcome<Duration> {
         let loader = self.loader(Tail::Uniform, device)?;
         let stream = device.stream()?;
-        let mut epoch = loader.epoch(0).to_device(device, self.args.depth);
+        let mut epoch = loader.epoch(0).prefetch_to_device(device, self.args.depth);
         let mut next = || -> Outcome {
             epoch.next().ok_or("the epoch is over")??.touch(&stream)?;
             Ok(())

@@ -166,11 +166,11 @@ impl<T: Number> Run<'_, T> {
     /// Compares an epoch, as it arrived on the device, with the rows that its order names; returns how many batches.
     fn check(&self, loader: &DataLoader<Tensor<T>>, device: &Device) -> Outcome<usize> {
         const EPOCH: u64 = 1 << 40; // one that was not measured
-        let order = RandomSampler::new(self.data.shape()[0] as u64, self.args.seed);
+        let order = RandomSampler::with_seed(self.data.shape()[0] as u64, self.args.seed);
         let epoch = loader.epoch(EPOCH);
         let batches: Box<dyn Iterator<Item = _>> = match self.way {
             Way::Loop => Box::new(epoch.map(|batch| batch?.to_device(device, true))),
-            Way::Ahead(depth) => Box::new(epoch.to_device(device, depth)),
+            Way::Ahead(depth) => Box::new(epoch.prefetch_to_device(device, depth)),
         };
         let mut checked = 0;
         for batch in batches.take(CHECKED_BATCHES) {

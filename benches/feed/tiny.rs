@@ -4,6 +4,7 @@
 
 use std::time::{Duration, Instant};
 
+use pinfeed::dataset::VecDataset;
 use pinfeed::sampler::{RandomSampler, Sampler};
 use pinfeed::{DataLoader, Dataset, Device, Tensor, from_fn};
 
@@ -81,7 +82,7 @@ impl Run<'_> {
     fn measure(&self) -> Outcome<Record> {
         let samples = self.args.samples.unwrap_or(1_000_000);
         let device = self.target.device()?;
-        let loader = self.loader((0..samples).map(value).collect::<Vec<f32>>(), &device)?;
+        let loader = self.loader(VecDataset::new((0..samples).map(value).collect()), &device)?;
 
         // The first epoch warms up, and its batches are waited for one by one.
         let (begun, mut first, mut waits) = (Instant::now(), None, Waits::default());
@@ -173,7 +174,7 @@ fn value(index: usize) -> f32 {
 /// Compares an epoch with the samples that its order names; returns how many batches.
 fn check(loader: &DataLoader<Tensor<f32>>, samples: u64, seed: u64) -> Outcome<u64> {
     const EPOCH: u64 = 1 << 40; // one that was not measured
-    let order = RandomSampler::new(samples, seed);
+    let order = RandomSampler::with_seed(samples, seed);
     let (mut position, mut checked) = (0, 0);
     for batch in loader.epoch(EPOCH) {
         for &element in batch?.as_slice() {

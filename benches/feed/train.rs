@@ -105,7 +105,9 @@ mod images {
             if loader.is_empty() {
                 return Err("the folder does not fill one batch: raise --samples".into());
             }
-            let mut epochs = loader.epochs(0..).to_device(self.device, self.args.depth);
+            let mut epochs = loader
+                .epochs(0..)
+                .prefetch_to_device(self.device, self.args.depth);
             let mut epoch = epochs.next().ok_or("there are epochs without end")?;
             let mut boundaries = 0;
             let run = self.run(steps, |stepper, waits| {

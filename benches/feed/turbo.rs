@@ -11,6 +11,7 @@ use std::time::Instant;
 use fast_image_resize::images::{Image, ImageRef};
 use fast_image_resize::{FilterType, PixelType, ResizeAlg, ResizeOptions, Resizer};
 use pinfeed::SampleRng;
+use pinfeed::rng::RngKey;
 use turbojpeg_sys as tj;
 
 use crate::Outcome;
@@ -34,7 +35,15 @@ pub fn rate(files: &[Arc<[u8]>], threads: usize, end: Instant) -> Outcome<f64> {
             let number = next.fetch_add(1, Ordering::Relaxed);
             let row = &mut rows[decoded as usize % ROWS * ROW_BYTES..][..ROW_BYTES];
             let file = &files[number as usize % files.len()];
-            let done = calls.decode(file, &mut SampleRng::new(0, 0, number), row);
+            let done = calls.decode(
+                file,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: number,
+                }),
+                row,
+            );
             decoded += u64::from(done.is_ok());
         }
         Ok(decoded)

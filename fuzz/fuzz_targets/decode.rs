@@ -8,6 +8,7 @@
 use libfuzzer_sys::fuzz_target;
 use pinfeed::SampleRng;
 use pinfeed::image::{ImageTransform, LazyImage};
+use pinfeed::rng::RngKey;
 
 const MAX_PIXELS: u64 = 1 << 20;
 
@@ -26,10 +27,14 @@ fuzz_target!(|bytes: &[u8]| {
             .random_vertical_flip(1.0)
             .center_crop((9, side)),
     };
-    let mut rng = SampleRng::new(u64::from(choose(255)), 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: u64::from(choose(255)),
+        epoch: 0,
+        position: 0,
+    });
     let image = LazyImage::encoded(bytes.to_vec())
-        .exif_orientation(exif)
-        .max_pixels(MAX_PIXELS)
+        .with_exif_orientation(exif)
+        .with_max_pixels(MAX_PIXELS)
         .transform(&transform, &mut rng);
     let shape = image.shape();
     match image.decode() {

@@ -15,7 +15,7 @@ const LIMITS: DecoderLimits = DecoderLimits {
 };
 
 fuzz_target!(|bytes: &[u8]| {
-    let image = |bytes: &[u8]| LazyImage::encoded(bytes.to_vec()).max_pixels(MAX_PIXELS);
+    let image = |bytes: &[u8]| LazyImage::encoded(bytes.to_vec()).with_max_pixels(MAX_PIXELS);
     let given = image(bytes);
     let Ok(encoded) = given.for_device(LIMITS) else {
         return;

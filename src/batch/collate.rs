@@ -20,7 +20,7 @@ use crate::tensor::{Column, Offload};
 ///
 /// ```
 /// use pinfeed::collate::{Collate, Stack};
-/// use pinfeed::{Batch, DataLoader, Dataset, Result};
+/// use pinfeed::{Batch, DataLoader, Dataset, Result, from_fn};
 ///
 /// fn validation<D: Dataset, B: Batch>(data: D) -> Result<DataLoader<B>>
 /// where
@@ -29,7 +29,7 @@ use crate::tensor::{Column, Offload};
 ///     DataLoader::builder(data).batch_size(64).num_workers(2).build()
 /// }
 ///
-/// let loader = validation(vec![(1.0f32, 1i64); 100])?;
+/// let loader = validation(from_fn(100, |_, _| Ok((1.0f32, 1i64))))?;
 /// assert_eq!(loader.len(), 2);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```

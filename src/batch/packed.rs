@@ -9,14 +9,14 @@ use crate::tensor::{Element, PackedBatch};
 /// # Examples
 ///
 /// ```
-/// use pinfeed::dataset::{Packed, Packing};
+/// use pinfeed::dataset::{PackedDataset, PackingStrategy};
 /// use pinfeed::{DataLoader, Device};
 ///
 /// let device = Device::cpu();
 /// let documents = vec![vec![5u32, 6, 7], vec![8], vec![9, 10, 11, 12]];
-/// let packed = Packed::new(documents, &[3, 1, 4], 4, Packing::BestFit)?;
+/// let packed = PackedDataset::new(documents, &[3, 1, 4], 4, PackingStrategy::BestFit)?;
 /// let loader = DataLoader::builder(packed).batch_size(2).pin_memory(&device).build()?;
-/// for batch in loader.epoch(0).to_device(&device, 1) {
+/// for batch in loader.epoch(0).prefetch_to_device(&device, 1) {
 ///     let batch = batch?;
 ///     assert_eq!((&batch.tokens.shape()[..], batch.max_seqlen), (&[2, 4][..], 4));
 ///     assert_eq!(batch.cu_seqlens.to_host(false)?.wait()?.as_slice(), [0, 4, 7, 8]);

@@ -16,6 +16,7 @@ use crate::tensor::{Element, Host, Tensor};
 ///
 /// ```
 /// use pinfeed::dataset::Cacheable;
+/// use pinfeed::rng::RngKey;
 /// use pinfeed::{Dataset, SampleRng, Tensor, from_fn};
 ///
 /// #[derive(pinfeed::Sample)]
@@ -36,7 +37,7 @@ use crate::tensor::{Element, Host, Tensor};
 ///
 /// let examples = from_fn(10, |_, _| Ok(Example { image: Tensor::zeros(&[32, 32, 3]), label: 1 }));
 /// let cached = examples.cached(1 << 20);
-/// cached.get(3, &mut SampleRng::new(0, 0, 0))?;
+/// cached.get(3, &mut SampleRng::for_sample(RngKey { seed: 0, epoch: 0, position: 0 }))?;
 /// assert!(cached.stats().bytes > 32 * 32 * 3);
 /// # Ok::<(), pinfeed::BoxError>(())
 /// ```

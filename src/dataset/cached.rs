@@ -5,7 +5,7 @@ use std::fmt;
 
 use super::{Cacheable, Dataset, Pass, pass_on};
 use crate::error::BoxError;
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Mutex, Ordering};
 
@@ -83,7 +83,12 @@ impl<D: Dataset> Cached<D> {
     /// Loads a sample, which must not be random: it would be the same in all epochs, and which one it is would depend
     /// on the thread that came first. So its generator is a function of the index, and must come back unused.
     fn load(&self, index: u64, pass: u32) -> Result<D::Sample, BoxError> {
-        let mut given = SampleRng::new(0, 0, index).of_pass(pass);
+        let mut given = SampleRng::for_sample(RngKey {
+            seed: 0,
+            epoch: 0,
+            position: index,
+        })
+        .of_pass(pass);
         let sample = self.dataset.get(index, &mut given)?;
         unused(index, given).map(|()| sample)
     }
@@ -118,7 +123,7 @@ impl<D: Dataset> Cached<D> {
 /// The generator that a sample was given must come back unused.
 fn unused(index: u64, mut given: SampleRng) -> Result<(), BoxError> {
     // One that was drawn from goes on with another number.
-    match given.next_u64() == SampleRng::new(0, 0, index).next_u64() {
+    match given.next_u64() == SampleRng::for_sample(RngKey { seed: 0, epoch: 0, position: index }).next_u64() {
         true => Ok(()),
         false => Err(
             "it drew random numbers, and the cache would repeat them in each epoch: draw them in a `map` after `cached`".into(),
@@ -164,7 +169,14 @@ where
             .fetch_add(missing.len() as u64, Ordering::Relaxed);
         let pass = rngs.first().map_or(0, SampleRng::pass); // all are of one
         let given = missing.iter();
-        let given = given.map(|index| SampleRng::new(0, 0, *index).of_pass(pass));
+        let given = given.map(|index| {
+            SampleRng::for_sample(RngKey {
+                seed: 0,
+                epoch: 0,
+                position: *index,
+            })
+            .of_pass(pass)
+        });
         let mut given: Vec<SampleRng> = given.collect();
         let loaded = match missing.is_empty() {
             true => Vec::new(),

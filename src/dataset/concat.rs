@@ -19,11 +19,11 @@ use crate::tuning::INDICES_AT_ONCE;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::dataset::ConcatDataset;
+/// use pinfeed::dataset::{ConcatDataset, VecDataset};
 /// use pinfeed::{DataLoader, Dataset, from_fn};
 ///
 /// let all = ConcatDataset::new(vec![
-///     Box::new(vec![0i64, 1, 2]) as Box<dyn Dataset<Sample = i64>>,
+///     Box::new(VecDataset::new(vec![0i64, 1, 2])) as Box<dyn Dataset<Sample = i64>>,
 ///     Box::new(from_fn(2, |index, _| Ok(10 * index as i64))),
 /// ])?;
 /// let batch = DataLoader::builder(all).batch_size(5).build()?.epoch(0).next().unwrap()?;
@@ -41,7 +41,7 @@ impl<D: Dataset> ConcatDataset<D> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there is no data set, or if they have more than 2⁶⁴ samples.
+    /// [`Error::InvalidOption`] if there is no data set, or if they have more than 2⁶⁴ samples.
     pub fn new(datasets: Vec<D>) -> Result<ConcatDataset<D>> {
         let refused = |reason| Err(Error::option("ConcatDataset::new", reason));
         if datasets.is_empty() {

@@ -14,14 +14,15 @@ mod split;
 mod staged;
 mod subset;
 mod tensors;
+mod vec;
 mod zip;
 
 pub use adapters::{Described, FromFn, Map, from_fn};
 pub use cacheable::Cacheable;
 pub use cached::{CacheStats, Cached};
 pub use concat::ConcatDataset;
-pub use packed::{Document, Packed, document_lengths};
-pub use packing::Packing;
+pub use packed::{Document, PackedDataset, document_lengths};
+pub use packing::PackingStrategy;
 pub(crate) use packing::{Piece, Rows};
 pub use pass::Pass;
 pub use split::{SplitSize, SplitSizes, random_split};
@@ -31,6 +32,7 @@ pub use staged::{Staged, StagedDataset, StagedStats};
 pub use subset::Subset;
 pub(crate) use tensors::{HostRows, StoredRows, sealed};
 pub use tensors::{TensorDataset, TensorRows};
+pub use vec::{IntoDataset, VecDataset};
 pub use zip::Zip;
 
 use std::path::Path;
@@ -49,8 +51,8 @@ use crate::tuning::INDICES_AT_ONCE;
 /// A source of samples. Several threads get samples at once, by index.
 ///
 /// [`from_fn`] makes one from a function; [`Dataset::map`] changes the samples of another. A `Vec` of cloneable samples
-/// is a data set, and so is a `Box` or an `Arc` of a data set: use `Box<dyn Dataset<Sample = S>>` to choose one at run
-/// time.
+/// becomes one where a data set is taken ([`IntoDataset`]); for its methods, make it a [`VecDataset`]. A `Box` or an `Arc` of a data set is a
+/// data set: use `Box<dyn Dataset<Sample = S>>` to choose one at run time.
 ///
 /// # Examples
 ///
@@ -74,6 +76,12 @@ use crate::tuning::INDICES_AT_ONCE;
 /// let noisy = Squares.map(|(x, square), rng| Ok((x, square + rng.f32())));
 /// # assert_eq!(noisy.len(), 1_000);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a data set",
+    label = "pinfeed::Dataset is not implemented for this",
+    note = "implement pinfeed::Dataset for it, or make one of a function, by pinfeed::from_fn",
+    note = "a Vec of samples is one inside pinfeed::dataset::VecDataset::new(..)"
+)]
 pub trait Dataset: Send + Sync + 'static {
     /// The type of a sample. Stacking it into batches needs [`Sample`](crate::Sample); a `collate_fn` takes anything.
     type Sample: Send + 'static;
@@ -267,12 +275,13 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if one is longer: nothing is left out unasked. A
+    /// [`Error::InvalidOption`] if one is longer: nothing is left out unasked. A
     /// [`Subset`] makes it shorter.
     ///
     /// # Examples
     ///
     /// ```
+    /// use pinfeed::dataset::VecDataset;
     /// use pinfeed::{DataLoader, Dataset, from_fn};
     ///
     /// let squares = from_fn(4, |index, _| Ok((index * index) as f32));
@@ -281,16 +290,16 @@ pub trait Dataset: Send + Sync + 'static {
     /// assert_eq!(squares.as_slice(), [0.0, 1.0, 4.0, 9.0]);
     /// assert_eq!(labels.as_slice(), [0, 1, 0, 1]);
     ///
-    /// let error = vec![0u8; 4].zip(vec![0u8; 5]).unwrap_err();
+    /// let error = VecDataset::new(vec![0u8; 4]).zip(vec![0u8; 5]).unwrap_err();
     /// assert!(error.to_string().contains("4 and 5 samples"));
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    fn zip<B>(self, other: B) -> Result<Zip<Self, B>, Error>
+    fn zip<B>(self, other: impl IntoDataset<Dataset = B>) -> Result<Zip<Self, B>, Error>
     where
         Self: Sized,
         B: Dataset,
     {
-        Zip::new(self, other)
+        Zip::new(self, other.into_dataset())
     }
 
     /// Keeps samples in memory once they were loaded, up to `budget_bytes` in all.
@@ -514,15 +523,3 @@ macro_rules! forwarded {
 }
 
 forwarded!(Box, Arc);
-
-impl<S: Clone + Send + Sync + 'static> Dataset for Vec<S> {
-    type Sample = S;
-
-    fn len(&self) -> u64 {
-        self.as_slice().len() as u64
-    }
-
-    fn get(&self, index: u64, _: &mut SampleRng) -> Result<S, BoxError> {
-        Ok(self[index as usize].clone())
-    }
-}

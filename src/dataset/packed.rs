@@ -5,10 +5,10 @@ use std::ops::{Deref, Range};
 
 use super::cached::TOO_FEW;
 use super::packing::{Piece, Rows};
-use super::{Dataset, Packing, Pass, sample_is_gone};
+use super::{Dataset, IntoDataset, PackingStrategy, Pass, sample_is_gone};
 use crate::error::{BoxError, DocumentError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
 use crate::system::room;
 use crate::tensor::{Element, PackedRow, Tensor};
@@ -18,9 +18,9 @@ use crate::tuning::INDICES_AT_ONCE;
 /// [`PackedBatch`](crate::packed::PackedBatch).
 ///
 /// Which tokens are in which row follows from the documents' lengths, given when it is made, and the
-/// [`Packing`]. Each token is in one row, once. Documents without tokens are in none. What separates documents (an end-of-text token)
+/// [`PackingStrategy`]. Each token is in one row, once. Documents without tokens are in none. What separates documents (an end-of-text token)
 /// belongs to them, and so to their lengths. A row's real tokens come first, and
-/// the rest of it is [`padding`](Packed::padding).
+/// the rest of it is [`with_padding`](PackedDataset::with_padding).
 ///
 /// # Order
 ///
@@ -30,7 +30,7 @@ use crate::tuning::INDICES_AT_ONCE;
 /// data sets of equal lengths are packed alike: tokens and their labels are two of them, side by side
 /// (the second example).
 ///
-/// Documents without an index are packed by [`StreamSource::pack`](crate::stream::StreamSource::pack).
+/// Documents without an index are packed by [`IterableDataset::pack`](crate::iterable::IterableDataset::pack).
 ///
 /// A document that cannot be had is an error of each row that has a part of it ([`DocumentError`]), and
 /// [`OnError`](crate::loader::OnError) leaves out or replaces rows.
@@ -48,7 +48,7 @@ use crate::tuning::INDICES_AT_ONCE;
 /// # Examples
 ///
 /// ```
-/// use pinfeed::dataset::{Packed, Packing, document_lengths};
+/// use pinfeed::dataset::{PackedDataset, PackingStrategy, document_lengths};
 /// use pinfeed::{DataLoader, from_fn};
 ///
 /// const END: u16 = 0;
@@ -58,7 +58,7 @@ use crate::tuning::INDICES_AT_ONCE;
 ///     Ok(tokens)
 /// });
 /// let lengths = document_lengths(&documents)?; // once; or known from an index
-/// let rows = Packed::new(documents, &lengths, 128, Packing::Shuffled { seed: 17 })?;
+/// let rows = PackedDataset::new(documents, &lengths, 128, PackingStrategy::Shuffled { seed: 17 })?;
 /// let loader = DataLoader::builder(rows).batch_size(8).shuffle(true).drop_last(true).build()?;
 /// for batch in &loader {
 ///     let batch = batch?;
@@ -71,14 +71,14 @@ use crate::tuning::INDICES_AT_ONCE;
 /// Conversations for fine-tuning, whose prompts are not learned:
 ///
 /// ```
-/// use pinfeed::dataset::{Packed, Packing};
+/// use pinfeed::dataset::{PackedDataset, PackingStrategy};
 /// use pinfeed::{DataLoader, Dataset};
 ///
 /// let tokens = vec![vec![5i64, 6, 7], vec![8, 9], vec![10, 11, 12, 13]];
 /// let labels = vec![vec![-100i64, 6, 7], vec![-100, 9], vec![-100, -100, 12, 13]];
 /// let lengths = [3, 2, 4];
-/// let tokens = Packed::new(tokens, &lengths, 6, Packing::BestFit)?;
-/// let labels = Packed::new(labels, &lengths, 6, Packing::BestFit)?.padding(-100);
+/// let tokens = PackedDataset::new(tokens, &lengths, 6, PackingStrategy::BestFit)?;
+/// let labels = PackedDataset::new(labels, &lengths, 6, PackingStrategy::BestFit)?.with_padding(-100);
 /// let rows = tokens.zip(labels.map(|row, _| Ok(row.tokens)))?;
 ///
 /// let (rows, labels) = DataLoader::builder(rows).batch_size(2).build()?.epoch(0).next().unwrap()?;
@@ -87,16 +87,16 @@ use crate::tuning::INDICES_AT_ONCE;
 /// assert_eq!(rows.segment_ids.as_slice(), [1, 1, 1, 1, 2, 2, 1, 1, 1, 0, 0, 0]);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-pub struct Packed<D: Dataset<Sample: Document>> {
+pub struct PackedDataset<D: Dataset<Sample: Document>> {
     documents: D,
     rows: Rows,
-    packing: Packing,
+    packing: PackingStrategy,
     /// The length of a row.
     n: u32,
     padding: <D::Sample as Document>::Token,
 }
 
-impl<D: Dataset<Sample: Document>> Packed<D> {
+impl<D: Dataset<Sample: Document>> PackedDataset<D> {
     /// Packs documents of the given lengths, in tokens, into rows of `n` tokens.
     ///
     /// It takes time in proportion to the number of documents (for `BestFit`, to sort them by length), and gets none of them. If their
@@ -104,10 +104,16 @@ impl<D: Dataset<Sample: Document>> Packed<D> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there are not as many lengths as documents, if `n` is 0 or above 2³¹ - 1, or if the lengths'
+    /// [`Error::InvalidOption`] if there are not as many lengths as documents, if `n` is 0 or above 2³¹ - 1, or if the lengths'
     /// sum exceeds 2⁶⁴ - 1. A document that has another length than was given is an error of the rows that it is in.
-    pub fn new(documents: D, lengths: &[u64], n: usize, packing: Packing) -> Result<Packed<D>> {
-        let refused = |reason: String| Error::option("Packed::new", reason);
+    pub fn new(
+        documents: impl IntoDataset<Dataset = D>,
+        lengths: &[u64],
+        n: usize,
+        packing: PackingStrategy,
+    ) -> Result<PackedDataset<D>> {
+        let documents = documents.into_dataset();
+        let refused = |reason: String| Error::option("PackedDataset::new", reason);
         let n = u32::try_from(n)
             .ok()
             .filter(|n| (1..=i32::MAX as u32).contains(n));
@@ -129,7 +135,7 @@ impl<D: Dataset<Sample: Document>> Packed<D> {
         room::check_room(u64::from(n), token_bytes)
             .map_err(|no_room| refused(format!("a row of {n} tokens takes {no_room}")))?;
         let rows = Rows::new(lengths, n, packing).map_err(refused)?;
-        Ok(Packed {
+        Ok(PackedDataset {
             documents,
             rows,
             packing,
@@ -139,8 +145,8 @@ impl<D: Dataset<Sample: Document>> Packed<D> {
     }
 
     /// Sets the token that rows are filled with. Default: 0.
-    pub fn padding(self, token: <D::Sample as Document>::Token) -> Packed<D> {
-        Packed {
+    pub fn with_padding(self, token: <D::Sample as Document>::Token) -> PackedDataset<D> {
+        PackedDataset {
             padding: token,
             ..self
         }
@@ -165,7 +171,7 @@ impl<D: Dataset<Sample: Document>> Packed<D> {
     }
 }
 
-impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
+impl<D: Dataset<Sample: Document>> Dataset for PackedDataset<D> {
     type Sample = PackedRow<<D::Sample as Document>::Token>;
 
     fn len(&self) -> u64 {
@@ -256,9 +262,9 @@ impl<D: Dataset<Sample: Document>> Dataset for Packed<D> {
     }
 }
 
-impl<D: Dataset<Sample: Document>> fmt::Debug for Packed<D> {
+impl<D: Dataset<Sample: Document>> fmt::Debug for PackedDataset<D> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Packed")
+        f.debug_struct("PackedDataset")
             .field("packing", &self.packing)
             .field("n", &self.n)
             .field("rows", &self.len())
@@ -267,7 +273,7 @@ impl<D: Dataset<Sample: Document>> fmt::Debug for Packed<D> {
     }
 }
 
-/// Finds out how many tokens each document has, for [`Packed::new`]: gets each of them once, in order, on this thread
+/// Finds out how many tokens each document has, for [`PackedDataset::new`]: gets each of them once, in order, on this thread
 /// ([`at_once`](Dataset::at_once) says how many in a call).
 ///
 /// # Errors
@@ -277,10 +283,10 @@ impl<D: Dataset<Sample: Document>> fmt::Debug for Packed<D> {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::dataset::document_lengths;
+/// use pinfeed::dataset::{VecDataset, document_lengths};
 /// use pinfeed::from_fn;
 ///
-/// assert_eq!(document_lengths(&vec![vec![1u32, 2], vec![], vec![3]])?, [2, 0, 1]);
+/// assert_eq!(document_lengths(&VecDataset::new(vec![vec![1u32, 2], vec![], vec![3]]))?, [2, 0, 1]);
 ///
 /// let broken = from_fn(2, |index, _| match index {
 ///     0 => Ok(vec![1u32]),
@@ -316,7 +322,13 @@ fn get_documents<D: Dataset<Sample: Document>>(
     documents: &D,
     indices: &[u64],
 ) -> Result<Vec<D::Sample>, DocumentError> {
-    let unused = |index: &u64| SampleRng::new(0, 0, *index);
+    let unused = |index: &u64| {
+        SampleRng::for_sample(RngKey {
+            seed: 0,
+            epoch: 0,
+            position: *index,
+        })
+    };
     let mut rngs: Vec<_> = indices.iter().map(unused).collect();
     let len = documents.len();
     let mut found = match indices.iter().any(|index| *index >= len) {
@@ -348,7 +360,7 @@ fn failed<D: Dataset>(documents: &D, document: u64, cause: BoxError) -> Document
 ///
 /// # Examples
 ///
-/// In [`Packed`], and in [`StreamSource::pack`](crate::stream::StreamSource::pack).
+/// In [`PackedDataset`], and in [`IterableDataset::pack`](crate::iterable::IterableDataset::pack).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a document of tokens",
     note = "documents are Vec<T>, Arc<[T]> or Tensor<T>, where T is u8, u16, u32, i32, i64 or another element of tensors; take what else a sample has away with Dataset::map"

@@ -17,27 +17,27 @@ const SHUFFLED_AS: u64 = u64::MAX - 1;
 /// Documents of 3, 2, 4 and 1 tokens in rows of 5:
 ///
 /// ```
-/// use pinfeed::dataset::{Packed, Packing};
+/// use pinfeed::dataset::{PackedDataset, PackingStrategy};
 /// use pinfeed::{Dataset, DataLoader};
 ///
 /// let documents = || vec![vec![30u32, 31, 32], vec![20, 21], vec![40, 41, 42, 43], vec![10]];
 /// let rows = |packing| -> Result<Vec<Vec<u32>>, pinfeed::Error> {
-///     let packed = Packed::new(documents(), &[3, 2, 4, 1], 5, packing)?;
+///     let packed = PackedDataset::new(documents(), &[3, 2, 4, 1], 5, packing)?;
 ///     let loader = DataLoader::builder(packed.map(|row, _| Ok(row.tokens))).build()?;
 ///     loader.epoch(0).map(|row| Ok(row?.to_vec())).collect()
 /// };
-/// assert_eq!(rows(Packing::Concatenated)?, [[30, 31, 32, 20, 21], [40, 41, 42, 43, 10]]);
-/// assert_eq!(rows(Packing::BestFit)?, [[40, 41, 42, 43, 10], [30, 31, 32, 20, 21]]);
-/// assert_eq!(rows(Packing::Shuffled { seed: 3 })?.len(), 2);
+/// assert_eq!(rows(PackingStrategy::Concatenated)?, [[30, 31, 32, 20, 21], [40, 41, 42, 43, 10]]);
+/// assert_eq!(rows(PackingStrategy::BestFit)?, [[40, 41, 42, 43, 10], [30, 31, 32, 20, 21]]);
+/// assert_eq!(rows(PackingStrategy::Shuffled { seed: 3 })?.len(), 2);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Packing {
+pub enum PackingStrategy {
     /// One document behind the other, in their own order, cut into rows: what is used to train GPTs. All rows but the last are
     /// full. A document that does not end in its row goes on in the next one.
     Concatenated,
-    /// As [`Concatenated`](Packing::Concatenated), with the documents in a random order that follows from the seed and their number.
+    /// As [`Concatenated`](PackingStrategy::Concatenated), with the documents in a random order that follows from the seed and their number.
     Shuffled {
         /// The order's seed.
         seed: u64,
@@ -86,7 +86,7 @@ pub(crate) struct Part {
 
 impl Rows {
     /// Packs documents into rows of `n` tokens.
-    pub(crate) fn new(lengths: &[u64], n: u32, packing: Packing) -> Result<Rows, String> {
+    pub(crate) fn new(lengths: &[u64], n: u32, packing: PackingStrategy) -> Result<Rows, String> {
         check_rows(lengths, n, packing).map_err(|no_room| {
             format!(
                 "the list of what lies in which row takes {no_room}: make rows longer, pack the documents in shards, or leave out those that \
@@ -94,10 +94,10 @@ impl Rows {
             )
         })?;
         let (order, count) = match packing {
-            Packing::BestFit => return Rows::fitted(lengths, n),
-            Packing::Concatenated => (None, lengths.len()),
-            Packing::Shuffled { seed } => (
-                Some(RandomSampler::new(lengths.len() as u64, seed)),
+            PackingStrategy::BestFit => return Rows::fitted(lengths, n),
+            PackingStrategy::Concatenated => (None, lengths.len()),
+            PackingStrategy::Shuffled { seed } => (
+                Some(RandomSampler::with_seed(lengths.len() as u64, seed)),
                 lengths.len(),
             ),
         };
@@ -232,11 +232,13 @@ impl Rows {
 }
 
 /// Refuses rows whose list exceeds the memory that the process may use: a length is a number that the program says, and may be wrong.
-fn check_rows(lengths: &[u64], n: u32, packing: Packing) -> Result<(), NoRoom> {
+fn check_rows(lengths: &[u64], n: u32, packing: PackingStrategy) -> Result<(), NoRoom> {
     let documents = lengths.len() as u64;
     match packing {
-        Packing::Concatenated | Packing::Shuffled { .. } => check_room(documents, size_of::<u64>()),
-        Packing::BestFit => {
+        PackingStrategy::Concatenated | PackingStrategy::Shuffled { .. } => {
+            check_room(documents, size_of::<u64>())
+        }
+        PackingStrategy::BestFit => {
             let parts = lengths.iter().map(|length| length.div_ceil(u64::from(n)));
             let parts = parts.fold(documents, u64::saturating_add);
             check_room(parts, PART_BYTES)

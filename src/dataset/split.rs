@@ -1,6 +1,6 @@
 //! A data set in random parts.
 
-use super::{Dataset, Subset};
+use super::{Dataset, IntoDataset, Subset};
 use crate::error::{Error, Result};
 use crate::sampler::{RandomSampler, Sampler};
 use crate::sync::Arc;
@@ -17,7 +17,7 @@ use crate::system::room::{NoRoom, check_room, list_of};
 ///
 /// # Errors
 ///
-/// [`Error::Option`] if lengths do not sum to the number of samples, if a fraction is not between 0 and 1, if the
+/// [`Error::InvalidOption`] if lengths do not sum to the number of samples, if a fraction is not between 0 and 1, if the
 /// fractions' sum is off 1 by more than 10⁻⁹, or if the indices exceed the memory that the process may use.
 ///
 /// # Examples
@@ -49,10 +49,11 @@ use crate::system::room::{NoRoom, check_room, list_of};
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 pub fn random_split<D: Dataset, S: SplitSizes>(
-    dataset: D,
+    dataset: impl IntoDataset<Dataset = D>,
     sizes: S,
     seed: u64,
 ) -> Result<S::Parts<Subset<Arc<D>>>> {
+    let dataset = dataset.into_dataset();
     let refused = |reason| Error::option("random_split", reason);
     let len = dataset.len();
     let lengths = SplitSize::lengths(sizes.sizes(), len).map_err(refused)?;
@@ -63,7 +64,7 @@ pub fn random_split<D: Dataset, S: SplitSizes>(
         ))
     };
     check_room(len, size_of::<u64>()).map_err(no_room)?; // all parts together
-    let order = RandomSampler::new(len, seed);
+    let order = RandomSampler::with_seed(len, seed);
     let (dataset, mut start) = (Arc::new(dataset), 0);
     let parts = lengths.into_iter().map(|length| {
         let mut part = list_of(length, 0).map_err(no_room)?;

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Dataset, Pass, get_some, pass_on, sample_is_gone};
+use super::{Dataset, IntoDataset, Pass, get_some, pass_on, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::rng::SampleRng;
@@ -44,9 +44,13 @@ impl<D: Dataset> Subset<D> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if an index is not below the data set's length (a data set that becomes shorter later makes
+    /// [`Error::InvalidOption`] if an index is not below the data set's length (a data set that becomes shorter later makes
     /// errors of the batches that need what is gone), or if the list exceeds the memory that the process may use.
-    pub fn new(dataset: D, indices: impl IntoIterator<Item = u64>) -> Result<Subset<D>> {
+    pub fn new(
+        dataset: impl IntoDataset<Dataset = D>,
+        indices: impl IntoIterator<Item = u64>,
+    ) -> Result<Subset<D>> {
+        let dataset = dataset.into_dataset();
         let refused = |reason| Error::option("Subset::new", reason);
         let (indices, len) = (indices.into_iter(), dataset.len());
         let least = indices.size_hint().0;

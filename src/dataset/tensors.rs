@@ -39,7 +39,7 @@ impl<R: TensorRows> TensorDataset<R> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a tensor is a scalar, or if the first dimensions differ; [`Error::WrongDevice`] if tensors are on different
+    /// [`Error::InvalidOption`] if a tensor is a scalar, or if the first dimensions differ; [`Error::WrongDevice`] if tensors are on different
     /// devices, and [`Error::Device`] if that fails while it waits for them to be written.
     pub fn new(tensors: R) -> Result<TensorDataset<R>> {
         let mut lengths = Vec::new();

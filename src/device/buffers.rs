@@ -18,10 +18,10 @@ use crate::tensor::ALIGNMENT;
 
 /// A few buffers in device memory, in which batches lie in turn, at addresses that stay: what a captured CUDA graph needs.
 ///
-/// Name them where a device could be named: [`Epoch::to_device`](crate::loader::Epoch::to_device),
-/// [`Epochs::to_device`](crate::loader::Epochs::to_device), [`Epoch::split`](crate::loader::Epoch::split). The first batch fills the first
-/// buffer, the next one the next, and after the last buffer it is the first one's turn again, across epochs too. So there are as many
-/// addresses as buffers, and a program captures as many graphs.
+/// Name them where a device could be named: [`Epoch::prefetch_to_device`](crate::loader::Epoch::prefetch_to_device),
+/// [`Epochs::prefetch_to_device`](crate::loader::Epochs::prefetch_to_device), [`Epoch::split`](crate::loader::Epoch::split). The first
+/// batch fills the first buffer, the next one the next, and after the last buffer it is the first one's turn again, across epochs too. So
+/// there are as many addresses as buffers, and a program captures as many graphs.
 ///
 /// With [`in_order(false)`](crate::loader::Builder::in_order), a batch takes the next buffer in which no batch lies, and batches that are
 /// sent at once may arrive in reverse order. So go by the address, and do not count.
@@ -61,7 +61,7 @@ use crate::tensor::ALIGNMENT;
 ///
 /// let buffers = DeviceBuffers::new(&device, 2)?;
 /// let mut graphs = HashMap::new();
-/// for epoch in loader.epochs(0..3).to_device(&buffers, 1) {
+/// for epoch in loader.epochs(0..3).prefetch_to_device(&buffers, 1) {
 ///     for batch in epoch {
 ///         let batch = batch?;
 ///         let x = batch.on(&stream)?;
@@ -97,7 +97,7 @@ pub struct DeviceBuffers {
 ///
 /// let device = Device::cpu();
 /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64))).batch_size(10).build()?;
-/// let batches = loader.epoch(0).to_device(&target(&device, false)?, 1);
+/// let batches = loader.epoch(0).prefetch_to_device(&target(&device, false)?, 1);
 /// assert_eq!(batches.count(), 10);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
@@ -226,7 +226,7 @@ impl DeviceBuffers {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
+    /// [`Error::InvalidOption`] if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
     pub fn new(device: &Device, count: usize) -> Result<DeviceBuffers> {
         if count == 0 {
             return Err(Error::option(

@@ -47,8 +47,8 @@ impl<T: Element> Tensor<T> {
     /// [`Device::release_pinned`] is called, or the device is dropped.
     ///
     /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the
-    /// host in epochs that are sent to the device ([`Epoch::to_device`](crate::loader::Epoch::to_device), with `pin_memory` of
-    /// the same device): the device gathers them in place.
+    /// host in epochs that are sent to the device ([`Epoch::prefetch_to_device`](crate::loader::Epoch::prefetch_to_device), with
+    /// `pin_memory` of the same device): the device gathers them in place.
     ///
     /// The bytes do not count against the ring's budget: they belong to the program.
     ///

@@ -11,7 +11,7 @@ use super::{Error, Interrupted, Misfit, SampleId, Stage, TimedOut};
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Error::Option { option, reason } => write!(f, "`{option}`: {reason}"),
+            Error::InvalidOption { option, reason } => write!(f, "`{option}`: {reason}"),
             Error::Sample(sample, cause) => {
                 sample.say(f, &cause.to_string())?;
                 f.write_str(" failed to load")
@@ -28,17 +28,17 @@ impl fmt::Display for Error {
                 f,
                 "the sampler panicked at position {position} of epoch {epoch}, in batch {batch}: {message}"
             ),
-            Error::Stream { epoch, source } if source.is::<Interrupted>() => {
-                write!(f, "the stream of epoch {epoch} was interrupted")
+            Error::Iterable { epoch, source } if source.is::<Interrupted>() => {
+                write!(f, "the iterable of epoch {epoch} was interrupted")
             }
-            Error::Stream { epoch, .. } => write!(f, "the stream of epoch {epoch} did not open"),
-            Error::StreamPanicked {
+            Error::Iterable { epoch, .. } => write!(f, "the iterable of epoch {epoch} did not open"),
+            Error::IterablePanicked {
                 epoch,
                 batch,
                 message,
             } => write!(
                 f,
-                "the stream of epoch {epoch} panicked in batch {batch}, and has ended: {message}"
+                "the iterable of epoch {epoch} panicked in batch {batch}, and has ended: {message}"
             ),
             Error::TimedOut(late) => write!(f, "{late}"),
             Error::BatchSampler { epoch, reason } => write!(
@@ -186,7 +186,7 @@ impl Error {
         match self {
             Error::Sample(_, cause)
             | Error::CollateFn { source: cause, .. }
-            | Error::Stream { source: cause, .. } => Some(&**cause),
+            | Error::Iterable { source: cause, .. } => Some(&**cause),
             Error::Collate(misfit) => Some(&misfit.source),
             Error::Stack(misfit) => StdError::source(&**misfit),
             Error::Io { source, .. }
@@ -255,7 +255,7 @@ impl fmt::Display for TimedOut {
             )?,
             None if self.stage == Stage::Pulling => write!(
                 f,
-                "an item of the stream, for batch {batch} of epoch {epoch},"
+                "an item of the iterable, for batch {batch} of epoch {epoch},"
             )?,
             None => write!(f, "batch {batch} of epoch {epoch}")?,
         }
@@ -393,7 +393,7 @@ mod tests {
             "sample 17 (train/cat/17.jpg), row 3 of batch 4 in epoch 1, does not fit into its batch, \
              which was planned from sample 9 (train/cat/9.jpg): \
              field `image`: its shape is [200, 224, 3], and the batch's rows are [224, 224, 3]: \
-             if these are pictures, give the ImageFolder or the LazyImage a `.transform(..)` that makes them one size, such as \
+             if these are pictures, give the ImageFolder a `.with_transform(..)`, or the LazyImage a `.transform(..)`, that makes them one size, such as \
              ImageTransform::eval(224); sequences whose lengths differ can be pinfeed::Padded or pinfeed::Ragged"
         );
         let error = Error::DriverTooOld {

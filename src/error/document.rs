@@ -6,18 +6,18 @@ use std::fmt;
 use super::BoxError;
 use super::display::begins_with;
 
-/// A document could not be had, for a row of [`Packed`](crate::dataset::Packed) or of [`Pack`](crate::stream::Pack), or to count its
-/// tokens.
+/// A document could not be had, for a row of [`PackedDataset`](crate::dataset::PackedDataset) or of [`Packed`](crate::iterable::Packed), or
+/// to count its tokens.
 ///
 /// It prints as the document's name and the cause, and its [`source`](StdError::source) begins behind the cause.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct DocumentError {
-    /// The document's index; in a stream, how many this rank had before it, in the same epoch.
+    /// The document's index; in an iterable, how many this rank had before it, in the same epoch.
     pub document: u64,
     /// The data set's description of the document, such as its path.
     pub description: Option<String>,
-    /// Why not: what the data set, or the stream, returned.
+    /// Why not: what the data set, or the iterable, returned.
     pub cause: BoxError,
 }
 

@@ -1,10 +1,10 @@
-//! Streams that are not to be pulled any further.
+//! Iterables that are not to be pulled any further.
 
 use std::error::Error as StdError;
 use std::fmt;
 
-/// A stream is not to be pulled any further: its epoch was left, its loader is being dropped, or an item took longer than the loader's
-/// `timeout`. [`stream::progress`](crate::stream::progress) returns it; the stream is dropped, and no batch of the program's has it.
+/// An iterable is not to be pulled any further: its epoch was left, its loader is being dropped, or an item took longer than the loader's
+/// `timeout`. [`iterable::progress`](crate::iterable::progress) returns it; the iterable is dropped, and no batch of the program's has it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Interrupted;

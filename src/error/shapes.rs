@@ -7,11 +7,11 @@ pub(super) fn what_fits(expected: &[usize], found: &[usize]) -> &'static str {
         expected.len() == found.len() && !found.is_empty() && expected[1..] == found[1..];
     match (may_be_pictures(expected, found), differ_in_length) {
         (true, false) => {
-            "pictures need one size: give the ImageFolder or the LazyImage a `.transform(..)` that makes one, such as \
+            "pictures need one size: give the ImageFolder a `.with_transform(..)`, or the LazyImage a `.transform(..)`, that makes one, such as \
              ImageTransform::eval(224) or ImageTransform::new().resize_exact(height, width)"
         }
         (true, true) => {
-            "if these are pictures, give the ImageFolder or the LazyImage a `.transform(..)` that makes them one size, such as \
+            "if these are pictures, give the ImageFolder a `.with_transform(..)`, or the LazyImage a `.transform(..)`, that makes them one size, such as \
              ImageTransform::eval(224); sequences whose lengths differ can be pinfeed::Padded or pinfeed::Ragged"
         }
         (false, true) => {

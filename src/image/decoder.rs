@@ -1,7 +1,7 @@
 //! Where pictures are decoded.
 
-/// Where pictures are decoded, in epochs that go to a device ([`Epoch::to_device`](crate::loader::Epoch::to_device)). In other epochs, the
-/// CPU decodes them.
+/// Where pictures are decoded, in epochs that go to a device ([`Epoch::prefetch_to_device`](crate::loader::Epoch::prefetch_to_device)). In
+/// other epochs, the CPU decodes them.
 ///
 /// # Examples
 ///
@@ -11,10 +11,10 @@
 ///
 /// let device = Device::cuda(0)?;
 /// let train = ImageFolder::open("imagenet/train")?
-///     .transform(ImageTransform::train(224))
-///     .decode(Decode::Device);
+///     .with_transform(ImageTransform::train(224))
+///     .with_decode(Decode::Device);
 /// let loader = DataLoader::builder(train).batch_size(256).num_workers(2).pin_memory(&device).build()?;
-/// for batch in loader.epoch(0).to_device(&device, 2) {
+/// for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
 ///     let (pixels, labels) = batch?; // on the device
 /// }
 /// println!("{:?}", loader.stats().left_to_cpu);
@@ -64,7 +64,7 @@ pub enum Decode {
     /// makes that an error, and `gpu_hybrid` has kernels decode in any case. (A share that was measured with the hardware is kept when a
     /// run goes on with kernels.) Kernels are slower, compete with training for the GPU, and are best given many pictures at once: a call
     /// takes 22 ms for 64 pictures and 26 for 160 (an H100), which is as many as their memory allows for files of 110 KB. So with small
-    /// batches, send more of them ahead ([`to_device`](crate::loader::Epoch::to_device)'s `depth`).
+    /// batches, send more of them ahead ([`prefetch_to_device`](crate::loader::Epoch::prefetch_to_device)'s `depth`).
     ///
     /// Single pictures that the decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them.
     /// The CPU device has a stand-in, which decodes as the CPU does.

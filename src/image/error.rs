@@ -13,7 +13,7 @@ use crate::tensor::Shape;
 /// ```
 /// use pinfeed::image::LazyImage;
 ///
-/// let page = LazyImage::encoded(b"<html>404</html>").path("cat.jpg");
+/// let page = LazyImage::encoded(b"<html>404</html>").with_path("cat.jpg");
 /// if let Err(error) = page.decode() {
 ///     assert!(error.to_string().starts_with("cat.jpg: "));
 ///     assert_eq!(error.path().and_then(|path| path.to_str()), Some("cat.jpg"));

@@ -91,7 +91,7 @@ impl Fixture {
     /// Applies a geometry to the mask.
     pub(super) fn draw_mask(&self, geometry: &Geometry) -> Vec<u8> {
         let mask = LazyMask::labels(self.mask.view()).unwrap();
-        let shown = mask.geometry(geometry.clone()).decode().unwrap();
+        let shown = mask.with_geometry(geometry.clone()).decode().unwrap();
         shown.as_slice().to_vec()
     }
 }

@@ -65,6 +65,7 @@ use crate::{Sample, SampleRng, Tensor};
 ///
 /// ```
 /// use pinfeed::image::{ImageTransform, LazyImage};
+/// use pinfeed::rng::RngKey;
 /// use pinfeed::{Dataset, SampleRng, Tensor, from_fn};
 ///
 /// let transform = ImageTransform::train(32);
@@ -72,7 +73,7 @@ use crate::{Sample, SampleRng, Tensor};
 ///     let pixels = Tensor::from_vec(vec![index as u8; 60 * 80 * 3], &[60, 80, 3])?;
 ///     Ok((LazyImage::rgb(pixels)?.transform(&transform, rng), index as i64))
 /// });
-/// let (image, label) = data.get(7, &mut SampleRng::new(17, 0, 0))?;
+/// let (image, label) = data.get(7, &mut SampleRng::for_sample(RngKey { seed: 17, epoch: 0, position: 0 }))?;
 /// let image = image.decode()?; // a loader does this on its workers, straight into the batch
 /// assert_eq!((&image.shape()[..], image.as_slice()[0], label), (&[32, 32, 3][..], 7, 7));
 /// # Ok::<(), pinfeed::BoxError>(())
@@ -157,14 +158,14 @@ impl LazyImage {
     }
 
     /// Names the file in errors.
-    pub fn path(mut self, path: impl Into<PathBuf>) -> LazyImage {
+    pub fn with_path(mut self, path: impl Into<PathBuf>) -> LazyImage {
         self.path = Some(path.into());
         self
     }
 
     /// Whether to turn the picture by its EXIF orientation, or by the orientation tag of TIFF. Default: no, as in torchvision's
     /// `ImageFolder`. (There, TIFF is an exception: Pillow always turns it.)
-    pub fn exif_orientation(mut self, apply: bool) -> LazyImage {
+    pub fn with_exif_orientation(mut self, apply: bool) -> LazyImage {
         self.decoding.exif_orientation = apply;
         self
     }
@@ -175,14 +176,14 @@ impl LazyImage {
     /// with 16 bits a channel count about twice, because the decoded picture may also take no more than 4 bytes for each pixel of
     /// the limit. Decoders allocate more on top: 6 bytes a pixel for a progressive JPEG, up to 64 MB for a profile in PNG.
     /// The tiles of a TIFF file, which reach beyond its edges, may have four times as many pixels together.
-    pub fn max_pixels(mut self, pixels: u64) -> LazyImage {
+    pub fn with_max_pixels(mut self, pixels: u64) -> LazyImage {
         self.decoding.max_pixels = pixels;
         self
     }
 
     /// Sets where the picture is decoded. Default: on the CPU.
     #[cfg(feature = "nvjpeg")]
-    pub fn decode_on(mut self, decode: Decode) -> LazyImage {
+    pub fn with_decode(mut self, decode: Decode) -> LazyImage {
         self.decode = decode;
         self
     }
@@ -207,7 +208,7 @@ impl LazyImage {
     ///
     /// # Errors
     ///
-    /// [`ImageError`] if the header cannot be read, or asks for more than [`max_pixels`](LazyImage::max_pixels).
+    /// [`ImageError`] if the header cannot be read, or asks for more than [`with_max_pixels`](LazyImage::with_max_pixels).
     pub fn shape(&self) -> Result<Shape, ImageError> {
         if let Some((height, width)) = self.transform.as_ref().and_then(|t| t.output_size()) {
             return Ok([height, width, 3].as_slice().into());

@@ -37,11 +37,12 @@ use crate::{Sample, Tensor};
 ///
 /// ```
 /// use pinfeed::image::{ImageTransform, LazyImage, LazyMask};
+/// use pinfeed::rng::RngKey;
 /// use pinfeed::{SampleRng, Tensor};
 ///
 /// let (pixels, labels) = (Tensor::zeros(&[40, 80, 3]), Tensor::from_vec(vec![7; 40 * 80], &[40, 80])?);
-/// let image = LazyImage::rgb(pixels)?.transform(&ImageTransform::train(32), &mut SampleRng::new(17, 0, 0));
-/// let mask = LazyMask::labels(labels)?.geometry(image.geometry()?);
+/// let image = LazyImage::rgb(pixels)?.transform(&ImageTransform::train(32), &mut SampleRng::for_sample(RngKey { seed: 17, epoch: 0, position: 0 }));
+/// let mask = LazyMask::labels(labels)?.with_geometry(image.geometry()?);
 /// assert_eq!(mask.decode()?.shape()[..], [32, 32]); // (image, mask) is a sample
 /// # Ok::<(), pinfeed::BoxError>(())
 /// ```
@@ -91,25 +92,25 @@ impl LazyMask {
 
     /// Shows the same part of the mask as of its picture. See
     /// [`LazyImage::geometry`](crate::image::LazyImage::geometry).
-    pub fn geometry(mut self, geometry: Geometry) -> LazyMask {
+    pub fn with_geometry(mut self, geometry: Geometry) -> LazyMask {
         self.geometry = Some(geometry);
         self
     }
 
     /// Names the file in errors.
-    pub fn path(mut self, path: impl Into<PathBuf>) -> LazyMask {
+    pub fn with_path(mut self, path: impl Into<PathBuf>) -> LazyMask {
         self.path = Some(path.into());
         self
     }
 
     /// The label outside the picture. Default: 0. Recipes often use 255 and let the loss ignore it.
-    pub fn fill(mut self, label: u8) -> LazyMask {
+    pub fn with_fill(mut self, label: u8) -> LazyMask {
         self.fill = label;
         self
     }
 
     /// The most pixels that a mask's file may have. Default: 178,956,970, as for pictures.
-    pub fn max_pixels(mut self, pixels: u64) -> LazyMask {
+    pub fn with_max_pixels(mut self, pixels: u64) -> LazyMask {
         self.max_pixels = pixels;
         self
     }

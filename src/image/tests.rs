@@ -6,6 +6,7 @@ use ::image::ImageEncoder;
 
 use super::*;
 use crate::error::CollateError;
+use crate::rng::RngKey;
 use crate::{Batch, BoxError, DataLoader, Dataset, Error, Sample, SampleRng, Tensor};
 
 /// Samples that can each be taken once.
@@ -63,7 +64,11 @@ fn png(pixels: &Tensor<u8>) -> Vec<u8> {
 }
 
 fn apply(plan: &ImageTransform, pixels: &Tensor<u8>, position: u64) -> Tensor<u8> {
-    let mut rng = SampleRng::new(17, 0, position);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 17,
+        epoch: 0,
+        position,
+    });
     let image = LazyImage::rgb(pixels.view()).unwrap();
     image.transform(plan, &mut rng).decode().unwrap()
 }
@@ -73,7 +78,11 @@ fn a_batch_of_pictures_is_one_tensor() {
     let samples: Vec<(LazyImage, i64)> = (0..5)
         .map(|index| {
             let pixels = solid(20 + index, 30, [index as u8, 50, 200]);
-            let mut rng = SampleRng::new(1, 0, index as u64);
+            let mut rng = SampleRng::for_sample(RngKey {
+                seed: 1,
+                epoch: 0,
+                position: index as u64,
+            });
             let image = match index % 2 {
                 0 => LazyImage::encoded(png(&pixels)),
                 _ => LazyImage::rgb(pixels).unwrap(),
@@ -115,9 +124,16 @@ fn without_a_transform_pictures_are_as_they_are_and_must_be_alike() {
 fn a_broken_picture_fails_as_its_sample_and_names_its_file() {
     let plan = ImageTransform::train(8);
     let broken = |transform: Option<&ImageTransform>| {
-        let image = LazyImage::encoded(*b"\x89PNG\r\n\x1a\n...").path("cats/17.png");
+        let image = LazyImage::encoded(*b"\x89PNG\r\n\x1a\n...").with_path("cats/17.png");
         match transform {
-            Some(plan) => image.transform(plan, &mut SampleRng::new(0, 0, 0)),
+            Some(plan) => image.transform(
+                plan,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: 0,
+                }),
+            ),
             None => image,
         }
     };
@@ -164,7 +180,7 @@ fn a_crop_larger_than_the_picture_is_black_around_it() {
     // Far outside the picture everything is black.
     let plan = ImageTransform::new()
         .center_crop(100)
-        .random_resized_crop(RandomResizedCrop::new(4).scale(0.001..=0.001));
+        .random_resized_crop(RandomResizedCrop::new(4).with_scale(0.001..=0.001));
     let black = (0..20)
         .filter(|&position| apply(&plan, &solid(1, 1, [9; 3]), position) == solid(4, 4, [0; 3]));
     assert!(black.count() > 10);
@@ -192,7 +208,7 @@ fn shrinking_averages_and_growing_interpolates() {
     }
     let nearest = ImageTransform::new()
         .resize_exact(8, 128)
-        .interpolation(Interpolation::Nearest);
+        .with_interpolation(Interpolation::Nearest);
     let nearest = apply(&nearest, &slope, 0);
     assert!((0..128).all(|x| nearest.as_slice()[x * 3] as usize / 2 == x));
 }
@@ -226,7 +242,14 @@ fn a_flip_mirrors_and_two_do_nothing() {
         apply(&flip.clone().random_horizontal_flip(1.0), &pixels, 0),
         pixels
     );
-    let encoded = LazyImage::encoded(png(&pixels)).transform(&flip, &mut SampleRng::new(0, 0, 0));
+    let encoded = LazyImage::encoded(png(&pixels)).transform(
+        &flip,
+        &mut SampleRng::for_sample(RngKey {
+            seed: 0,
+            epoch: 0,
+            position: 0,
+        }),
+    );
     assert_eq!(encoded.decode().unwrap(), mirrored);
 
     let half = ImageTransform::new().random_horizontal_flip(0.5);
@@ -242,7 +265,11 @@ fn the_result_depends_on_the_generator_alone() {
     let mut results = Vec::new();
     for position in 0..50 {
         let drawn = apply(&plan, &pixels, position);
-        let mut rng = SampleRng::new(17, 0, position);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: 17,
+            epoch: 0,
+            position,
+        });
         let encoded = LazyImage::encoded(Arc::clone(&file)).transform(&plan, &mut rng);
         let elsewhere = std::thread::scope(|scope| {
             let thread = scope.spawn(|| encoded.decode().unwrap());
@@ -258,9 +285,13 @@ fn the_result_depends_on_the_generator_alone() {
 
 #[test]
 fn a_mask_follows_its_picture() {
-    let plan = ImageTransform::train(16).interpolation(Interpolation::Nearest);
+    let plan = ImageTransform::train(16).with_interpolation(Interpolation::Nearest);
     let pixels = coordinates(60, 80);
-    let mut rng = SampleRng::new(4, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 4,
+        epoch: 0,
+        position: 0,
+    });
     let mut twin = rng.clone();
     let image = LazyImage::rgb(pixels.view())
         .unwrap()
@@ -274,8 +305,15 @@ fn a_huge_result_is_refused() {
     let plan = ImageTransform::new().resize(100);
     let image = LazyImage::rgb(solid(1, 1000, [1; 3])).unwrap();
     let image = image
-        .transform(&plan, &mut SampleRng::new(0, 0, 0))
-        .max_pixels(9_999_999);
+        .transform(
+            &plan,
+            &mut SampleRng::for_sample(RngKey {
+                seed: 0,
+                epoch: 0,
+                position: 0,
+            }),
+        )
+        .with_max_pixels(9_999_999);
     let error = image.shape().unwrap_err();
     assert!(error.to_string().contains("100000 x 100"), "{error}");
 }
@@ -354,7 +392,7 @@ fn colours_leave_the_geometry_alone() {
 #[test]
 fn what_is_outside_is_filled() {
     let color = [124, 116, 104];
-    let plan = ImageTransform::new().fill(color);
+    let plan = ImageTransform::new().with_fill(color);
     let picture = solid(10, 10, [9; 3]);
     for plan in [
         plan.clone().pad(2),
@@ -375,7 +413,7 @@ fn what_is_outside_is_filled() {
 fn a_recipe_of_everything_is_repeatable() {
     let plan = ImageTransform::train(24)
         .rand_augment(RandAugment::new())
-        .color_jitter(ColorJitter::new().brightness(0.4).hue(0.1))
+        .color_jitter(ColorJitter::new().with_brightness(0.4).with_hue(0.1))
         .random_rotation(15.0)
         .random_erasing(RandomErasing::new());
     assert_eq!(plan.output_size(), Some((24, 24)));

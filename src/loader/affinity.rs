@@ -37,7 +37,7 @@ pub enum Affinity {
     /// This is the default: a process that is alone on its machine may need the cores of all nodes to decode, and launchers often bind
     /// ranks to a node themselves.
     #[default]
-    None,
+    Anywhere,
     /// On the node (the socket, usually) that the device is attached to, and page-locked memory that is made from then on lies there:
     /// for machines with several nodes, and a process for each device. Copies and stores then stay on one socket. Needs
     /// [`pin_memory`](crate::loader::Builder::pin_memory).
@@ -112,7 +112,7 @@ impl Placed {
         machine: Option<&Machine>,
     ) -> Result<Placed> {
         let (wanted, near): (Vec<usize>, Vec<_>) = match affinity {
-            Affinity::None => return Ok(Placed::default()),
+            Affinity::Anywhere => return Ok(Placed::default()),
             Affinity::Cores(cores) if cores.is_empty() => {
                 return Err(Error::option(
                     "affinity",

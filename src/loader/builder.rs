@@ -66,9 +66,11 @@ pub struct Builder<D, C> {
     /// Attempts, the first wait, and how many attempts an epoch may have.
     pub(super) retry: (u32, Duration, u64),
     pub(super) devices: Vec<Device>,
+    /// `pin_memory` was called with an empty list.
+    names_no_device: bool,
     strict: bool,
     by_copy: bool,
-    max_batch_bytes: Option<usize>,
+    min_slab_bytes: Option<usize>,
     timeout: Option<Duration>,
     patience: Option<Duration>,
     #[cfg(feature = "nvjpeg")]
@@ -89,7 +91,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             on_empty: None,
             num_workers: Workers::Fixed(0),
             cores: None,
-            affinity: Affinity::None,
+            affinity: Affinity::Anywhere,
             machine: None,
             prefetch: None,
             in_order: true,
@@ -100,9 +102,10 @@ impl<D> Builder<D, crate::batch::Stack> {
             on_error: OnError::Fail,
             retry: (0, Duration::ZERO, u64::MAX),
             devices: Vec::new(),
+            names_no_device: false,
             strict: false,
             by_copy: false,
-            max_batch_bytes: None,
+            min_slab_bytes: None,
             timeout: None,
             patience: crate::tuning::WATCHDOG,
             #[cfg(feature = "nvjpeg")]
@@ -132,7 +135,8 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Seeds the order and the samples' generators; 0 by default. Equal seeds give equal epochs.
+    /// Seeds the order and the samples' generators; 0 by default. Equal seeds give equal epochs. A [`sampler`](Builder::sampler) is told it,
+    /// too ([`Sampler::set_seed`]).
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = seed;
         self
@@ -177,7 +181,8 @@ impl<D, C> Builder<D, C> {
     }
 
     /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, on demand.
-    /// [`Workers::Auto`] leaves the number to the loader.
+    /// [`Workers::Auto`] leaves the number to the loader. Raise a number of your own if [`DataLoader::stats`] says that loading limits the
+    /// loop.
     ///
     /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of address space (not of memory) for its
     /// stack; [`build`](Builder::build) refuses more workers than the system has address space and mappings for.
@@ -186,23 +191,21 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Sets where workers and the pin thread run: by default, wherever the process may. They never run where the process may not
-    /// (`taskset`, a control group's set of cores). [`DataLoader::placement`] says what became of it.
+    /// Sets where the loader's threads run: by default, wherever the process may. They never run where the process may not
+    /// (`taskset`, a control group's set of cores). [`DataLoader::placement`] says what became of it. Set it on machines with several
+    /// sockets ([`Affinity::Device`]), or to leave cores to other programs ([`Affinity::Cores`]).
     pub fn affinity(mut self, affinity: Affinity) -> Self {
         self.affinity = affinity;
         self
     }
 
-    /// Sets how many batches are loaded ahead of the consumer, by all workers together. Default: 2, or up to 64 if batches take
-    /// microseconds to make. Needs workers.
+    /// Sets how many batches are loaded ahead of the consumer, by all workers together. Default: 2, and up to 64 small ones if they are
+    /// made faster than the program takes them one by one. Needs workers.
     ///
-    /// Page-locked batches exceed 2 by default only if all samples have the same size in bytes. Of those that have at most 256 KiB, up to
-    /// four may be ahead for each worker if they take up to 0.4 ms, and up to 64 if they take less, with 4 MiB in all. With
-    /// [`max_bytes_in_flight`](Builder::max_bytes_in_flight), the default is 2.
-    ///
-    /// While one sample is slow, workers load all others of these batches, and then wait for it. If some samples take as long as `n`
-    /// batches do otherwise, `n + 1` batches ahead keep the loop going. With [`pin_memory`](Builder::pin_memory), each batch ahead takes a
-    /// slab of page-locked memory.
+    /// Raise it if some samples take much longer than others. While one sample is slow, workers load all others of these batches, and then
+    /// wait for it: if some samples take as long as `n` batches do otherwise, `n + 1` batches ahead keep the loop going. Each batch ahead
+    /// takes memory, page-locked with [`pin_memory`](Builder::pin_memory); [`max_bytes_in_flight`](Builder::max_bytes_in_flight) limits
+    /// that in bytes, and then the default is 2.
     ///
     /// (PyTorch's `prefetch_factor` counts per worker; here workers share batches.)
     pub fn prefetch(mut self, prefetch: usize) -> Self {
@@ -332,17 +335,14 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Collates batches in page-locked memory of the device's ring, from which copies to the device are asynchronous.
+    /// Collates batches in page-locked memory, from which copies to the device run while the program goes on. Off by default; switch it on
+    /// wherever batches go to a GPU.
     ///
-    /// Batches are built in place; the pin thread copies only what a `collate_fn` builds elsewhere. A *slab* is a block of this memory that
-    /// a batch is built in. It returns to the ring when the batch was copied and dropped. An epoch holds at most `prefetch` + 3 slabs, or
-    /// `prefetch` + `depth` + 2 if it is sent ahead ([`Epoch::to_device`](crate::loader::Epoch::to_device)).
-    ///
-    /// Batches that take microseconds may share slabs of at most 256 KiB. Such a slab is free when the program has dropped the last of its
-    /// batches. If `prefetch` is not set, there may then be up to 35 slabs, which are made in the first epoch.
-    ///
-    /// If the size of batches is known beforehand ([`Dataset::sample_bytes`], or [`max_batch_bytes`](Builder::max_batch_bytes)), and they
-    /// are not large enough to travel in parts, the pin thread makes the slabs as soon as the loader is built, while the program goes on.
+    /// Batches are built in place, so it costs no copy. (Only what a `collate_fn` builds elsewhere is copied, by a thread of the loader's.)
+    /// The block of memory that a batch is built in, its *slab*, is used again when the batch was copied and dropped; small batches may
+    /// share one. An epoch holds the memory of `prefetch` + 3 batches at most, or of `prefetch` + `depth` + 2 if it is sent ahead
+    /// ([`Epoch::prefetch_to_device`](crate::loader::Epoch::prefetch_to_device)), or 9 MiB if that is more and `prefetch` is not set.
+    /// All loaders of a device share its budget ([`Device::set_pinned_budget_bytes`]).
     ///
     /// If the program holds all slabs and waits for one more batch, that batch is in pageable memory:
     /// [`Tensor::is_pinned`](crate::Tensor::is_pinned) says so, the statistics count it, and the log warns once.
@@ -350,34 +350,47 @@ impl<D, C> Builder<D, C> {
     ///
     /// # Several devices
     ///
-    /// `&[first, second]` or a `Vec` names several: batches for each device are page-locked in its own ring, with a pin thread of its own,
-    /// and [`Epoch::split`](crate::loader::Epoch::split) gives each device its part of an epoch. Loading waits until it is known where the
-    /// batches go. An empty list means no pinning.
+    /// `&[first, second]` or a `Vec` names several: batches are page-locked for the device that they go to, and
+    /// [`Epoch::split`](crate::loader::Epoch::split) gives each device its part of an epoch. Loading waits until it is known where the
+    /// batches go.
+    ///
+    /// # Errors
+    ///
+    /// [`build`](Builder::build) returns [`Error::InvalidOption`](crate::Error::InvalidOption) if the list is empty, as a list of a
+    /// machine's GPUs may be. For batches in pageable memory, leave the call out; [`Device::available`] is the CPU where there is no GPU.
     pub fn pin_memory(mut self, devices: &(impl AsRef<[Device]> + ?Sized)) -> Self {
         self.devices = devices.as_ref().to_vec();
+        self.names_no_device = self.devices.is_empty();
         self
     }
 
-    /// Makes a batch that cannot be page-locked an error ([`Error::Pinned`](crate::Error::Pinned)); off by default. Needs
-    /// [`pin_memory`](Builder::pin_memory).
+    /// Makes a batch that cannot be page-locked an error ([`Error::Pinned`](crate::Error::Pinned)); off by default, and the batch is in
+    /// pageable memory, from which copies are slower. Switch it on to be told that the program holds too many batches, or that the budget
+    /// is too small. Needs [`pin_memory`](Builder::pin_memory).
     pub fn strict_pinning(mut self, strict: bool) -> Self {
         self.strict = strict;
         self
     }
 
-    /// Builds batches in pageable memory and lets the pin thread copy them, instead of building them in place; off by
-    /// default. The result is the same, but comes later. Needs [`pin_memory`](Builder::pin_memory).
+    /// Builds batches in pageable memory and copies them to page-locked memory, by a thread of the loader's, instead of building them in
+    /// place; off by default. The result is the same, but comes later: it shows what building in place is worth. Needs
+    /// [`pin_memory`](Builder::pin_memory).
     pub fn pin_by_copy(mut self, by_copy: bool) -> Self {
         self.by_copy = by_copy;
         self
     }
 
-    /// Makes every slab at least this large. Then, even if batches vary in size, no page-locked memory is allocated once there are enough
-    /// slabs. By default, a slab is as large as the largest batch so far; when batches outgrow all before them a second time, slabs are
-    /// made a quarter larger than the batch, if the budget has room. Needs [`pin_memory`](Builder::pin_memory).
+    /// Sets the least size, in bytes, of the blocks of page-locked memory that batches are built in (slabs). Default: that of the largest
+    /// batch so far, or somewhat more. Needs [`pin_memory`](Builder::pin_memory).
+    ///
+    /// Set it to the size of the largest batch where batches differ in size: page-locking memory takes long, and then none is page-locked
+    /// any more after the first batches, however large later ones are. It also begins earlier, when the loader is built.
+    ///
+    /// # Errors
+    ///
     /// [`build`](Builder::build) refuses more than the memory that the process may use.
-    pub fn max_batch_bytes(mut self, bytes: usize) -> Self {
-        self.max_batch_bytes = Some(bytes);
+    pub fn min_slab_bytes(mut self, bytes: usize) -> Self {
+        self.min_slab_bytes = Some(bytes);
         self
     }
 
@@ -398,17 +411,17 @@ impl<D, C> Builder<D, C> {
     ///
     /// A thread cannot be stopped from outside. A worker that hangs is abandoned, and a new one takes its place at once. (If the system
     /// starts none, the log says so; with no worker left, all batches are errors, so an epoch always ends.) The abandoned thread keeps what
-    /// it uses until its call returns, and then ends: the data set, the loader's device, and the batch's slab, which counts among those of
-    /// its epoch. If many hang, later batches may therefore be unpinned, as if the program held all slabs.
+    /// it uses until its call returns, and then ends: the data set, the loader's device, and the batch's memory. If many hang, later
+    /// batches may therefore be unpinned, as if the program held theirs.
     ///
     /// # A device that decodes
     ///
     /// The time also limits a device's decoder (`Decode::Device` of pictures, with the feature `nvjpeg`): a batch that was sent there is an
     /// error ([`Stage::Decoding`](crate::error::Stage::Decoding)) if the decoder takes longer than this for one step, which is a chunk of
     /// up to 256 pictures, or opening it (nvJPEG takes up to a second). For a batch that waits behind others, the time begins when these
-    /// are decoded. The decoder cannot be stopped: it keeps what it has of such a batch (its slab, its device memory and the files), and
-    /// batches that are sent later wait for it, each for as long. When it comes back, they are decoded. Dropping the loader does not wait
-    /// for it, but dropping the last handle of the [`Device`] does.
+    /// are decoded. The decoder cannot be stopped: it keeps what it has of such a batch (its memory here and on the device, and the files),
+    /// and batches that are sent later wait for it, each for as long. When it comes back, they are decoded. Dropping the loader does not
+    /// wait for it, but dropping the last handle of the [`Device`] does.
     ///
     /// # Dropping the loader
     ///
@@ -488,7 +501,7 @@ impl<D, C> Builder<D, C> {
 
 impl<D: Dataset, C> Builder<D, C> {
     /// Collates by a function of your own. It gets a batch's samples in order, whatever their type, and an [`Arena`] whose
-    /// tensors lie in the batch's slab.
+    /// tensors lie in page-locked memory, if the loader [pins](Builder::pin_memory) it.
     ///
     /// # Examples
     ///
@@ -530,14 +543,20 @@ impl<D: Dataset, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`](crate::Error::Option) if options make no sense, alone or together, or if there are more workers than the system
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if options make no sense, alone or together, or if there are more workers than the system
     /// has stacks for; [`Error::Thread`](crate::Error::Thread) if the system does not start another thread: those that were started are
     /// ended.
-    pub fn build<B: Batch>(self) -> Result<DataLoader<B>>
+    pub fn build<B: Batch>(mut self) -> Result<DataLoader<B>>
     where
         C: Collate<D::Sample, Batch = B>,
     {
         let batch_size = self.check()?;
+        if let Some(sampler) = &mut self.sampler {
+            sampler.set_seed(self.seed);
+        }
+        if let Some(batch_sampler) = &mut self.batch_sampler {
+            batch_sampler.set_seed(self.seed);
+        }
         let placed = self.placed()?;
         let len = self.dataset.len();
         let even = |sampler: Arc<dyn Sampler>| EvenBatching {
@@ -553,7 +572,7 @@ impl<D: Dataset, C> Builder<D, C> {
             }
             (None, Some(sampler)) => Batching::Even(even(Arc::clone(sampler))),
             (None, None) if self.shuffle => {
-                Batching::Even(even(Arc::new(RandomSampler::new(len, self.seed))))
+                Batching::Even(even(Arc::new(RandomSampler::with_seed(len, self.seed))))
             }
             (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
         };
@@ -632,9 +651,10 @@ impl<D, C> Builder<D, C> {
             on_error: self.on_error,
             retry: self.retry,
             devices: self.devices,
+            names_no_device: self.names_no_device,
             strict: self.strict,
             by_copy: self.by_copy,
-            max_batch_bytes: self.max_batch_bytes,
+            min_slab_bytes: self.min_slab_bytes,
             timeout: self.timeout,
             patience: self.patience,
             #[cfg(feature = "nvjpeg")]

@@ -9,6 +9,7 @@ use super::epoch::{Epoch, until, waited};
 use super::info::WithInfo;
 use super::state::LoaderState;
 use super::stats::Stats;
+use super::try_next::TryNext;
 use crate::batch::Batch;
 use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
@@ -17,7 +18,7 @@ use crate::pipeline::{Delivered, DeviceQueue, EpochHandle, Made, Patience, Taken
 use crate::pipeline::{Place, Watched};
 use crate::sync::{Arc, Instant, Weak};
 
-/// One pass over the data set, on a device: [`Epoch::to_device`] makes it.
+/// One pass over the data set, on a device: [`Epoch::prefetch_to_device`] makes it.
 ///
 /// # Examples
 ///
@@ -31,7 +32,7 @@ use crate::sync::{Arc, Instant, Weak};
 ///     .num_workers(2)
 ///     .pin_memory(&device)
 ///     .build()?;
-/// for batch in loader.epoch(0).to_device(&device, 2) { // two batches ahead of this one
+/// for batch in loader.epoch(0).prefetch_to_device(&device, 2) { // two batches ahead of this one
 ///     let batch = batch?;
 ///     let x = batch.on(&stream)?; // launch kernels on `stream` here
 ///     assert_eq!(x.shape()[..], [10, 8]);
@@ -100,26 +101,25 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         WithInfo::new(self)
     }
 
-    /// Gives the next batch if it is there: `Pending` if it is not, and `Ready(None)` at the end of the epoch. As
-    /// [`Epoch::try_next`].
+    /// Gives the next batch if it is there, and says whether the epoch is over if there is none. As [`Epoch::try_next`].
     ///
     /// # Synchronization
     ///
     /// Does not wait for workers, nor for a device's decoder. But as [`next`](Iterator::next) does, it sends a batch that is loaded and was
     /// not sent ahead, for which it may wait for device memory that the program gave back and whose kernels have not run. With
     /// `num_workers(0)`, it loads the batch.
-    pub fn try_next(&mut self) -> Poll<Option<Result<B::OnDevice>>> {
-        self.poll(Patience::None)
+    pub fn try_next(&mut self) -> TryNext<Result<B::OnDevice>> {
+        TryNext::of(self.poll(Patience::None))
     }
 
-    /// Waits for the next batch for at most `timeout`: `Pending` if it has not come, and `Ready(None)` at the end of the epoch. As
+    /// Waits for the next batch for at most `timeout`, and says whether the epoch is over if none has come. As
     /// [`Epoch::next_timeout`].
     ///
     /// # Synchronization
     ///
     /// Blocks for at most `timeout`; the rest is as with [`try_next`](DeviceEpoch::try_next).
-    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B::OnDevice>>> {
-        self.poll(until(timeout))
+    pub fn next_timeout(&mut self, timeout: Duration) -> TryNext<Result<B::OnDevice>> {
+        TryNext::of(self.poll(until(timeout)))
     }
 
     /// The epoch, on the host.
@@ -131,7 +131,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     /// and returns it.
     fn following(&self) -> Option<(&EpochHandle, Arc<DeviceQueue<B>>)> {
         let following = self.following.as_ref()?;
-        // (Of a stream, what is left is known when it has ended.)
+        // (Of an iterable, what is left is known when it has ended.)
         let end = self.queue.end().map(|end| end - self.epoch.given());
         let left = end.unwrap_or_else(|| self.epoch.left());
         let beyond = (self.depth as u64).checked_sub(left).filter(|of| *of > 0)?;
@@ -232,7 +232,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             position: end.start,
             rows: end.batch_rows,
             given: self.epoch.given(),
-            workers: pipeline.crew().0,
+            workers: pipeline.sizing().0,
             is_decoder_ready: self.queue.is_decoder_ready(),
         };
         learned.share.watch(watched, &handle.meter);

@@ -10,6 +10,7 @@ use super::info::{BatchInfo, WithInfo};
 use super::split::Pace;
 use super::state::LoaderState;
 use super::stats::Stats;
+use super::try_next::TryNext;
 use super::{DataLoader, last};
 use crate::batch::Batch;
 use crate::device::Target;
@@ -85,7 +86,7 @@ pub struct Epoch<'a, B: Batch> {
     last: u64,
     /// How the batch that was given out last differs from what its place says.
     changes: Option<Box<Changes>>,
-    /// How many rows it has, if it is of a stream.
+    /// How many rows it has, if it is of an iterable.
     rows: Option<usize>,
     /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
@@ -247,7 +248,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         BatchInfo::new(place, seed, order, self.changes.as_deref())
     }
 
-    /// The batch that is given out was made of these items of a stream.
+    /// The batch that is given out was made of these items of an iterable.
     pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
         if let (Some(own), Some(reached)) = (own, &self.handle.reached) {
             self.rows = Some(own.rows());
@@ -303,14 +304,14 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Synchronization
     ///
     /// Returns at once. The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
+    pub fn prefetch_to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
         let target = target.into();
         let depth = target.depth(depth);
         let queue = self.pipeline().send_to(&self.handle, &target, depth);
         DeviceEpoch::new(self, queue, depth, None)
     }
 
-    /// Gives the next batch if it is there: `Pending` if it is not, and `Ready(None)` at the end of the epoch.
+    /// Gives the next batch if it is there, and says whether the epoch is over if there is none.
     ///
     /// It may be mixed with [`next`](Iterator::next) and [`next_timeout`](Epoch::next_timeout) in any order, and misses nothing.
     ///
@@ -326,8 +327,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Examples
     ///
     /// ```
-    /// use std::task::Poll;
-    ///
+    /// use pinfeed::loader::TryNext;
     /// use pinfeed::{DataLoader, from_fn};
     ///
     /// let loader = DataLoader::builder(from_fn(8, |index, _| Ok(index as i64)))
@@ -338,19 +338,19 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// let mut batches = 0;
     /// loop {
     ///     match epoch.try_next() {
-    ///         Poll::Ready(Some(batch)) => batches += usize::from(batch?.len() == 4),
-    ///         Poll::Ready(None) => break,
-    ///         Poll::Pending => std::thread::yield_now(), // other work
+    ///         TryNext::Batch(batch) => batches += usize::from(batch?.len() == 4),
+    ///         TryNext::NotYet => std::thread::yield_now(), // other work
+    ///         TryNext::End => break,
     ///     }
     /// }
     /// assert_eq!(batches, 2);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    pub fn try_next(&mut self) -> Poll<Option<Result<B>>> {
-        self.poll(Patience::None)
+    pub fn try_next(&mut self) -> TryNext<Result<B>> {
+        TryNext::of(self.poll(Patience::None))
     }
 
-    /// Waits for the next batch for at most `timeout`: `Pending` if it has not come, and `Ready(None)` at the end of the epoch.
+    /// Waits for the next batch for at most `timeout`, and says whether the epoch is over if none has come.
     ///
     /// A batch that has not come is not lost; a later call gives it. To make a sample that hangs an error, set a
     /// [`timeout`](crate::loader::Builder::timeout).
@@ -363,24 +363,24 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Examples
     ///
     /// ```
-    /// use std::task::Poll;
     /// use std::time::Duration;
     ///
+    /// use pinfeed::loader::TryNext;
     /// use pinfeed::{DataLoader, from_fn};
     ///
     /// let loader = DataLoader::builder(from_fn(8, |index, _| Ok(index as i64))).batch_size(8).num_workers(2).build()?;
     /// let mut epoch = loader.epoch(0);
     /// let batch = loop {
     ///     match epoch.next_timeout(Duration::from_millis(100)) {
-    ///         Poll::Ready(batch) => break batch,
-    ///         Poll::Pending => println!("still waiting"), // or look whether the user has had enough
+    ///         TryNext::NotYet => println!("still waiting"), // or look whether the user has had enough
+    ///         next => break next.batch(),
     ///     }
     /// };
     /// assert_eq!(batch.unwrap()?.len(), 8);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    pub fn next_timeout(&mut self, timeout: Duration) -> Poll<Option<Result<B>>> {
-        self.poll(until(timeout))
+    pub fn next_timeout(&mut self, timeout: Duration) -> TryNext<Result<B>> {
+        TryNext::of(self.poll(until(timeout)))
     }
 
     pub(super) fn pipeline(&self) -> &Pipeline<B> {

@@ -39,7 +39,7 @@ use crate::sync::{Arc, Instant};
 #[must_use = "epochs do nothing unless they are iterated"]
 pub struct Epochs<'a, B: Batch, I> {
     loader: Loader<'a, B>,
-    /// Where the first epoch begins, if it was told already, and the state of its stream.
+    /// Where the first epoch begins, if it was told already, and the state of its iterable.
     first: First,
     numbers: Fuse<I>,
     /// The epoch after the one that was given out last. It may be loading already.
@@ -50,7 +50,7 @@ pub struct Epochs<'a, B: Batch, I> {
     pace: Option<Arc<Pace>>,
 }
 
-/// Where the first epoch begins, and the state of its stream.
+/// Where the first epoch begins, and the state of its iterable.
 type First = Option<(Start, Option<Vec<u8>>)>;
 
 impl<B: Batch, I> Epochs<'_, B, I> {
@@ -102,7 +102,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         self
     }
 
-    /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epoch::to_device`] does, and also across the
+    /// Sends the batches of all epochs to the device ahead of the consumer, as [`Epoch::prefetch_to_device`] does, and also across the
     /// boundaries: after the last batches of one epoch, the first of the next are sent.
     ///
     /// [`DeviceBuffers`](crate::device::DeviceBuffers) in place of the device keep the batches at fixed addresses.
@@ -110,7 +110,11 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     /// # Synchronization
     ///
     /// Returns at once. The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpochs<'a, B, I> {
+    pub fn prefetch_to_device(
+        self,
+        target: impl Into<Target>,
+        depth: usize,
+    ) -> DeviceEpochs<'a, B, I> {
         let target = target.into();
         DeviceEpochs {
             epochs: self,
@@ -210,7 +214,7 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
     }
 }
 
-/// Several passes over the data set, one after the other, on a device: [`Epochs::to_device`] makes it.
+/// Several passes over the data set, one after the other, on a device: [`Epochs::prefetch_to_device`] makes it.
 ///
 /// # Examples
 ///
@@ -224,7 +228,7 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
 ///     .pin_memory(&device)
 ///     .build()?;
 /// let mut steps = 0;
-/// for epoch in loader.epochs(0..3).to_device(&device, 1) {
+/// for epoch in loader.epochs(0..3).prefetch_to_device(&device, 1) {
 ///     for batch in epoch {
 ///         let _numbers = batch?; // on the device
 ///         steps += 1;

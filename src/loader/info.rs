@@ -2,14 +2,16 @@
 
 use std::fmt;
 use std::iter::FusedIterator;
-use std::task::Poll;
 use std::time::Duration;
 
-use super::{DeviceEpoch, Epoch, LoaderState, Stats, StreamDeviceEpoch, StreamEpoch, StreamState};
+use super::{
+    DeviceEpoch, Epoch, IterableDeviceEpoch, IterableEpoch, IterableState, LoaderState, Stats,
+    TryNext,
+};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::pipeline::{Changes, EpochOrder, Place};
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 
 /// Tells what a batch is: [`Epoch::with_info`] and [`DeviceEpoch::with_info`] give it with each batch.
 ///
@@ -134,10 +136,14 @@ impl BatchInfo {
         indices
     }
 
-    /// Makes the generator for what is drawn once for the whole batch, such as [`Mixing::draw`](crate::ops::Mixing::draw): keyed by
+    /// Makes the generator for what is drawn once for the whole batch, such as [`Mixup::draw`](crate::ops::Mixup::draw): keyed by
     /// the loader's seed, the epoch and the batch's [`position`](BatchInfo::position), so a resumed run draws no number twice.
     pub fn rng(&self) -> SampleRng {
-        SampleRng::for_batch(self.seed, self.epoch(), self.position())
+        SampleRng::for_batch(RngKey {
+            seed: self.seed,
+            epoch: self.epoch(),
+            position: self.position(),
+        })
     }
 }
 
@@ -166,7 +172,7 @@ impl fmt::Debug for BatchInfo {
 ///     .shuffle(true)
 ///     .pin_memory(&device)
 ///     .build()?;
-/// for batch in loader.epoch(0).to_device(&device, 1).with_info() {
+/// for batch in loader.epoch(0).prefetch_to_device(&device, 1).with_info() {
 ///     let (numbers, info) = batch?;
 ///     println!("batch {}: samples {:?}", info.batch(), info.indices());
 ///     assert_eq!(numbers.len(), info.rows());
@@ -204,7 +210,7 @@ macro_rules! epochs {
             }
 
             /// Gives the next batch if it is there, as the epoch's own `try_next`.
-            pub fn try_next(&mut self) -> Poll<Option<Result<($batch, BatchInfo)>>> {
+            pub fn try_next(&mut self) -> TryNext<Result<($batch, BatchInfo)>> {
                 let next = self.epoch.try_next();
                 self.inform(next)
             }
@@ -213,7 +219,7 @@ macro_rules! epochs {
             pub fn next_timeout(
                 &mut self,
                 timeout: Duration,
-            ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
+            ) -> TryNext<Result<($batch, BatchInfo)>> {
                 let next = self.epoch.next_timeout(timeout);
                 self.inform(next)
             }
@@ -225,9 +231,9 @@ macro_rules! epochs {
 
             fn inform(
                 &self,
-                next: Poll<Option<Result<$batch>>>,
-            ) -> Poll<Option<Result<($batch, BatchInfo)>>> {
-                next.map_ok(|batch| (batch, self.inner().info()))
+                next: TryNext<Result<$batch>>,
+            ) -> TryNext<Result<($batch, BatchInfo)>> {
+                next.map(|batch| Ok((batch?, self.inner().info())))
             }
         }
 
@@ -251,8 +257,8 @@ macro_rules! epochs {
 epochs! {
     Epoch: B, LoaderState, |epoch| epoch;
     DeviceEpoch: B::OnDevice, LoaderState, |epoch| epoch.inner();
-    StreamEpoch: B, StreamState, |epoch| epoch.inner();
-    StreamDeviceEpoch: B::OnDevice, StreamState, |epoch| epoch.inner();
+    IterableEpoch: B, IterableState, |epoch| epoch.inner();
+    IterableDeviceEpoch: B::OnDevice, IterableState, |epoch| epoch.inner();
 }
 
 impl<B: Batch> ExactSizeIterator for WithInfo<Epoch<'_, B>> {}

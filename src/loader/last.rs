@@ -13,15 +13,15 @@ pub(super) struct Last {
 enum Stand {
     /// This epoch was begun.
     Begun(EpochHandle, Partition),
-    /// The loader was built, or the program asked to go on from here, where its stream had this state.
+    /// The loader was built, or the program asked to go on from here, where its iterable had this state.
     At(Start, Option<Vec<u8>>),
 }
 
 impl Last {
-    pub(super) fn at(start: Start, stream: Option<Vec<u8>>) -> Last {
+    pub(super) fn at(start: Start, iterable: Option<Vec<u8>>) -> Last {
         Last {
             split: DeviceShard::WHOLE.split,
-            stands: vec![Stand::At(start, stream)],
+            stands: vec![Stand::At(start, iterable)],
         }
     }
 
@@ -60,10 +60,10 @@ impl Last {
         }
     }
 
-    /// The state of the stream from where the program asked to go on.
-    pub(super) fn stream(&self) -> Option<Vec<u8>> {
+    /// The state of the iterable from where the program asked to go on.
+    pub(super) fn iterable(&self) -> Option<Vec<u8>> {
         self.stands.iter().find_map(|stand| match stand {
-            Stand::At(_, stream) => stream.clone(),
+            Stand::At(_, iterable) => iterable.clone(),
             Stand::Begun(..) => None,
         })
     }

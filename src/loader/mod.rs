@@ -8,15 +8,16 @@ mod epoch;
 mod epochs;
 mod histogram;
 mod info;
+mod iterable;
+mod iterable_epochs;
+mod iterable_state;
 mod last;
 mod replay;
 mod split;
 mod state;
 mod stats;
-mod stream;
-mod stream_epochs;
-mod stream_state;
 mod timeline;
+mod try_next;
 mod world;
 
 use std::fmt;
@@ -28,25 +29,28 @@ pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
 pub use histogram::Histogram;
 pub use info::{BatchInfo, WithInfo};
+pub use iterable::{IterableBuilder, IterableLoader};
+pub use iterable_epochs::{
+    IterableDeviceEpoch, IterableDeviceEpochs, IterableEpoch, IterableEpochs,
+};
+pub use iterable_state::IterableState;
 pub use replay::{DeviceReplay, Replay};
 pub use state::LoaderState;
 pub use stats::{Limit, Stats};
-pub use stream::{StreamBuilder, StreamLoader};
-pub use stream_epochs::{StreamDeviceEpoch, StreamDeviceEpochs, StreamEpoch, StreamEpochs};
-pub use stream_state::StreamState;
 pub use timeline::{Recording, Timeline};
+pub use try_next::TryNext;
 pub use world::World;
 
-pub use crate::pipeline::{Crew, LastBatch, OnEmpty, OnError, Sharding, Workers};
+pub use crate::pipeline::{LastBatch, OnEmpty, OnError, Sharding, WorkerSizing, Workers};
 
 use self::affinity::Placed;
 use self::last::Last;
 use self::state::Owner;
 use crate::batch::{Batch, Share, Stack};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, IntoDataset};
 use crate::error::Result;
+use crate::iterable::IterableDataset;
 use crate::pipeline::{Beginning, DeviceShard, EpochHandle, Start, Threads};
-use crate::stream::StreamSource;
 use crate::sync::{
     Arc, AtomicU64, Mutex, MutexGuard, OnceLock, Ordering, Within, is_within_code_of,
 };
@@ -112,17 +116,18 @@ struct Order {
 }
 
 impl DataLoader<()> {
-    /// Begins to describe a loader of the data set's samples, which are stacked ([`Stack`]) unless you say otherwise.
+    /// Begins to describe a loader of the data set's samples, which are stacked ([`Stack`]) unless you say otherwise. A `Vec` of
+    /// cloneable samples becomes a data set here ([`IntoDataset`]).
     ///
     /// `builder` is a function of `DataLoader<()>`, so that it can be called without naming the batch's type.
-    pub fn builder<D: Dataset>(dataset: D) -> Builder<D, Stack> {
-        Builder::new(dataset)
+    pub fn builder<D: Dataset>(dataset: impl IntoDataset<Dataset = D>) -> Builder<D, Stack> {
+        Builder::new(dataset.into_dataset())
     }
 
-    /// Begins to describe a loader of a source without a length or an index ([`stream`](crate::stream)), whose samples are stacked
+    /// Begins to describe a loader of a source without a length or an index ([`iterable`](crate::iterable)), whose samples are stacked
     /// unless you say otherwise.
-    pub fn stream<S: StreamSource>(source: S) -> StreamBuilder<S, Stack> {
-        StreamBuilder::new(source)
+    pub fn iterable<S: IterableDataset>(source: S) -> IterableBuilder<S, Stack> {
+        IterableBuilder::new(source)
     }
 }
 
@@ -169,7 +174,7 @@ impl<B: Batch> DataLoader<B> {
     ///
     /// Returns at once; workers begin to load, `prefetch` batches ahead. (If samples lie in registered memory, or batches are so
     /// large that they would travel to the device in parts, loading depends on where they go, and begins with the first `next` or
-    /// `to_device`.) Dropping the epoch does not wait for workers.
+    /// `prefetch_to_device`.) Dropping the epoch does not wait for workers.
     ///
     /// With a [batch sampler](crate::sampler::BatchSampler), the call takes as long as this epoch's lists do.
     pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
@@ -210,7 +215,7 @@ impl<B: Batch> DataLoader<B> {
     ///     .pin_memory(&device)
     ///     .build()?;
     ///
-    /// for epoch in loader.epochs(0..3).to_device(&device, 2) {
+    /// for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
     ///     for batch in epoch {
     ///         let numbers = batch?; // on the device
     ///         # assert_eq!(numbers.len(), 10);
@@ -242,8 +247,8 @@ impl<B: Batch> DataLoader<B> {
     /// would if loading cost nothing.
     ///
     /// Replace `loader.epoch(n)` by `loader.replay(n)?`, and measure. If the loop is no faster, loading was hidden already, and what
-    /// limits it is the step, or the copy to the device, which [`to_device`](Replay::to_device) does for each step as ever. To leave out
-    /// the copy as well, keep one device batch and run the step on it.
+    /// limits it is the step, or the copy to the device, which [`prefetch_to_device`](Replay::prefetch_to_device) does for each step as
+    /// ever. To leave out the copy as well, keep one device batch and run the step on it.
     ///
     /// Only batches that can be given out several times have this function ([`Share`]); they share their memory, and so cannot be
     /// written on the host. The batch travels whole, even where an epoch's batches travel in parts or have their rows gathered by the
@@ -556,7 +561,7 @@ impl<B: Batch> DataLoader<B> {
         Stats::of(
             &pipeline.meters.total(),
             pipeline.options(),
-            pipeline.crew(),
+            pipeline.sizing(),
             pipeline.device_share(),
         )
     }
@@ -607,7 +612,7 @@ impl<B: Batch> DataLoader<B> {
         let stats = Stats::of(
             &handle.meter,
             &pipeline.options[handle.share.device],
-            pipeline.crew(),
+            pipeline.sizing(),
             pipeline.device_share(),
         );
         stats.of_one_device()

@@ -24,7 +24,7 @@ use crate::error::Result;
 ///     .build()?;
 ///
 /// let start = Instant::now();
-/// for batch in loader.replay(0)?.to_device(&device, 2) { // 100 batches, as many as epoch 0 has
+/// for batch in loader.replay(0)?.prefetch_to_device(&device, 2) { // 100 batches, as many as epoch 0 has
 ///     let batch = batch?; // the training step
 ///     # assert_eq!(batch.shape()[..], [10, 8]);
 /// }
@@ -46,13 +46,13 @@ impl<B: Share> Replay<B> {
     }
 
     /// Sends the batch to the device for each step anew, up to `depth` beyond the one that is given out, as
-    /// [`Epoch::to_device`](super::Epoch::to_device). So what remains beside the step is the copy.
+    /// [`Epoch::prefetch_to_device`](super::Epoch::prefetch_to_device). So what remains beside the step is the copy.
     ///
     /// # Synchronization
     ///
     /// Copies are enqueued by the call of `next`, which does not wait for them if the loader pins for this device. The device tensors are
     /// guarded by their copy's event.
-    pub fn to_device(self, device: &Device, depth: usize) -> DeviceReplay<B> {
+    pub fn prefetch_to_device(self, device: &Device, depth: usize) -> DeviceReplay<B> {
         DeviceReplay {
             host: self,
             device: device.clone(),
@@ -86,17 +86,17 @@ impl<B> fmt::Debug for Replay<B> {
     }
 }
 
-/// The first batch of an epoch, again and again, on a device: [`Replay::to_device`] makes it.
+/// The first batch of an epoch, again and again, on a device: [`Replay::prefetch_to_device`] makes it.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{DataLoader, Device, stream};
+/// use pinfeed::{DataLoader, Device, iterable};
 ///
 /// let device = Device::cpu();
-/// let numbers = stream::from_fn(|_, _| Ok((0..100i64).map(Ok)));
-/// let loader = DataLoader::stream(numbers).batch_size(4).pin_memory(&device).build()?;
-/// for batch in loader.replay(0)?.to_device(&device, 2).take(50) { // a stream has no length
+/// let numbers = iterable::from_fn(|_, _| Ok((0..100i64).map(Ok)));
+/// let loader = DataLoader::iterable(numbers).batch_size(4).pin_memory(&device).build()?;
+/// for batch in loader.replay(0)?.prefetch_to_device(&device, 2).take(50) { // an iterable has no length
 ///     assert_eq!(batch?.to_host(true)?.wait()?.as_slice(), [0, 1, 2, 3]);
 /// }
 /// # Ok::<(), pinfeed::Error>(())

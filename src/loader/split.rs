@@ -21,9 +21,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// batches all devices have had, and others that were given out come again. On several ranks, it holds within the epoch for as many
     /// devices ([what it says in any order](crate::loader::LoaderState#in-any-order)).
     ///
-    /// Batches are sent to their device as [`to_device`](Epoch::to_device) does, up to `depth` ahead. Name all of the devices in
-    /// [`pin_memory`](crate::loader::Builder::pin_memory): then each has page-locked memory of its own, and nothing is loaded before this
-    /// call. Workers serve all of them, first those that are waited for.
+    /// Batches are sent to their device as [`prefetch_to_device`](Epoch::prefetch_to_device) does, up to `depth` ahead. Name all of the
+    /// devices in [`pin_memory`](crate::loader::Builder::pin_memory): then each has page-locked memory of its own, and nothing is loaded
+    /// before this call. Workers serve all of them, first those that are waited for.
     ///
     /// [`DataLoader::state`](crate::DataLoader::state) is that of the device that is furthest behind. It is exact where all have taken
     /// equally many batches; otherwise, what others took beyond that comes again in a resumed run.
@@ -84,7 +84,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
                 is_apart: false,
             };
             let pace = Some(Pace::of(&lead));
-            Epoch::begin(loader.clone(), beginning, pace).to_device(target, depth)
+            Epoch::begin(loader.clone(), beginning, pace).prefetch_to_device(target, depth)
         });
         epochs.collect()
     }
@@ -92,7 +92,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
 impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
     /// Shares the batches of all epochs that are to come among devices: gives an iterator for each, to be iterated on a thread of its
-    /// own. As [`Epoch::split`], and as [`to_device`](Epochs::to_device) at the boundaries.
+    /// own. As [`Epoch::split`], and as [`prefetch_to_device`](Epochs::prefetch_to_device) at the boundaries.
     ///
     /// A device that is done with its share of an epoch goes on with the next one; where all must have finished an epoch first, the program
     /// waits (a [`Barrier`](std::sync::Barrier)).
@@ -135,7 +135,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
             let (first, numbers) = (first.clone(), numbers.clone());
             let pace = Some(Pace::of(&lead));
             let epochs = Epochs::shared(loader.clone(), first, numbers, share, pace);
-            epochs.to_device(target, depth)
+            epochs.prefetch_to_device(target, depth)
         });
         epochs.collect()
     }

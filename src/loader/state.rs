@@ -135,7 +135,7 @@ pub(super) struct Owner {
 }
 
 const FORMAT: &str = "pinfeed-state-";
-/// The version of states, those of streams too.
+/// The version of states, those of iterables too.
 pub(super) const VERSION: u64 = 1;
 /// That of states with gaps. A reader that knows version 1 only would resume them as if there were no gaps.
 const VERSION_OF_GAPS: u64 = 2;

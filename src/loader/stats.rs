@@ -8,7 +8,7 @@ use std::ops::{Add, AddAssign};
 
 use super::histogram::Histogram;
 use crate::meter::{MOST_BAD_SAMPLES, Meter};
-use crate::pipeline::{Crew, Options};
+use crate::pipeline::{Options, WorkerSizing};
 
 /// Of a shorter loop, it is not said what limits it: threads that start, and first batches, are most of it.
 const SHORTEST_JUDGED_NS: u64 = 10_000_000;
@@ -66,11 +66,11 @@ pub struct Stats {
     /// The number of workers that load now; 0 if the caller loads.
     pub workers: usize,
     /// Why it is that many.
-    pub crew: Crew,
+    pub sizing: WorkerSizing,
     /// Time in the sampler, over all workers, in nanoseconds; or the time that the [batch sampler](crate::sampler::BatchSampler) took to
     /// list the epoch's batches, on whatever thread that was.
     pub sampling_ns: u64,
-    /// Time to pull items from a stream, by one worker at a time, in nanoseconds.
+    /// Time to pull items from an iterable, by one worker at a time, in nanoseconds.
     pub pulling_ns: u64,
     /// Time in the data set's `get`, and in telling it what comes ([`Dataset::will_need`](crate::Dataset::will_need)), over all workers, in
     /// nanoseconds.
@@ -147,7 +147,7 @@ pub struct Stats {
     /// How many of the unpinned ones the system refused to page-lock.
     pub unlockable: u64,
     /// How many pictures a device's decoder decoded
-    /// (`ImageFolder::decode`, with the feature `nvjpeg`).
+    /// (`ImageFolder::with_decode`, with the feature `nvjpeg`).
     pub device_decoded: u64,
     /// How long the device's decoder took for them, in nanoseconds: one thread drives it. (What several batches or loaders have in it at
     /// once is counted for each by its pictures.)
@@ -182,7 +182,7 @@ pub enum Limit {
     Consumer,
     /// The sampler, or the batch sampler.
     Sampling,
-    /// The stream, from which one worker at a time pulls items.
+    /// The iterable, from which one worker at a time pulls items.
     Pulling,
     /// The data set's `get`.
     Loading,
@@ -202,7 +202,7 @@ impl Stats {
     pub(super) fn of(
         meter: &Meter,
         options: &Options,
-        (workers, crew): (usize, Crew),
+        (workers, sizing): (usize, WorkerSizing),
         device_share: Option<u8>,
     ) -> Stats {
         meter.settle();
@@ -214,7 +214,7 @@ impl Stats {
             made_samples: meter.samples.get(),
             made_batches: meter.batches.get(),
             workers,
-            crew,
+            sizing,
             sampling_ns: meter.sampling_ns.get(),
             pulling_ns: meter.pulling_ns.get(),
             loading_ns: meter.loading_ns.get(),
@@ -389,7 +389,7 @@ impl AddAssign<&Stats> for Stats {
             made_samples,
             made_batches,
             workers,
-            crew,
+            sizing,
             sampling_ns,
             pulling_ns,
             loading_ns,
@@ -486,7 +486,7 @@ impl AddAssign<&Stats> for Stats {
         self.epoch = self.epoch.max(*epoch);
         self.device_share = self.device_share.max(*device_share);
         if *workers >= self.workers {
-            (self.workers, self.crew) = (*workers, *crew);
+            (self.workers, self.sizing) = (*workers, *sizing);
         }
         self.most_bytes_in_flight = self.most_bytes_in_flight.max(*most_bytes_in_flight);
         self.over_budget_bytes = self.over_budget_bytes.max(*over_budget_bytes);

@@ -24,7 +24,7 @@ const PLACE: &str = "/*DATA*/";
 /// let loader = DataLoader::builder(samples).batch_size(50).num_workers(2).pin_memory(&device).build()?;
 ///
 /// let recording = loader.record();
-/// for batch in loader.epoch(0).to_device(&device, 2) {
+/// for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
 ///     let batch = batch?; // the training step
 ///     # drop(batch);
 /// }

@@ -123,7 +123,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `rank` is not below `size`.
+    /// [`Error::InvalidOption`] if `rank` is not below `size`.
     pub fn new(rank: usize, size: usize) -> Result<World> {
         if rank >= size {
             return Err(Error::option(
@@ -153,7 +153,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`], which names the variables, if one is missing beside another, is no number, or contradicts another. `RANK` and
+    /// [`Error::InvalidOption`], which names the variables, if one is missing beside another, is no number, or contradicts another. `RANK` and
     /// `WORLD_SIZE` that `torchrun` did not set (it sets `TORCHELASTIC_RUN_ID` as well) contradict another launcher's if they say fewer
     /// ranks, such as `WORLD_SIZE=1` that a shell had under `mpirun -n 8`, or as many and another rank. (More ranks are no contradiction: a
     /// launcher with one task for each host may have started them.)
@@ -202,7 +202,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `replicas` is 0, or does not divide the world's size.
+    /// [`Error::InvalidOption`] if `replicas` is 0, or does not divide the world's size.
     pub fn replicated(self, replicas: usize) -> Result<World> {
         if replicas == 0 || !self.size.is_multiple_of(replicas) {
             return Err(Error::option(

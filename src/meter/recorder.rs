@@ -10,7 +10,7 @@ const MOST_EVENTS: usize = 1 << 17;
 /// What happens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Activity {
-    /// Items are pulled from a stream.
+    /// Items are pulled from an iterable.
     Pull,
     /// Samples are loaded, decoded and filled into their rows; perhaps the whole batch is made.
     Load,

@@ -1,6 +1,6 @@
 //! Labels on the device: each becomes a row with a number for each class.
 
-use super::mixing::Mix;
+use super::mixing::MixupDraw;
 use crate::device::DeviceTensor;
 use crate::driver::{Labelling, Weights};
 use crate::error::{Error, Result};
@@ -9,7 +9,7 @@ use crate::tensor::Float;
 impl DeviceTensor<i64> {
     /// Turns labels into targets. Labels of shape `[n]`, from 0 to `classes - 1`, become probabilities of shape `[n,
     /// classes]`, smoothed, and mixed like the pictures of the same batch: pass the same `mix` to
-    /// [`normalize_mixed`](DeviceTensor::normalize_mixed). With [`Mix::none`] and no smoothing, each row has a single
+    /// [`normalize_mixed`](DeviceTensor::normalize_mixed). With [`MixupDraw::none`] and no smoothing, each row has a single
     /// 1.
     ///
     /// Row `i` has `lambda` at label `i` and `1 - lambda` at label `i - 1` (the first row mixes with the last), or their
@@ -29,14 +29,14 @@ impl DeviceTensor<i64> {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the tensor has another shape, there is no class, or `label_smoothing` is not from 0 to 1;
+    /// [`Error::InvalidOption`] if the tensor has another shape, there is no class, or `label_smoothing` is not from 0 to 1;
     /// [`Error::DeviceBudget`] if live device tensors leave no room for the result, [`Error::WrongThread`] if a write
     /// loan on another thread's default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0
     /// (Pascal and older), [`Error::Device`] if the device failed.
     pub fn soft_labels<F: Float>(
         &self,
         classes: usize,
-        mix: &Mix,
+        mix: &MixupDraw,
         label_smoothing: f64,
     ) -> Result<DeviceTensor<F>> {
         let refuse = |reason: String| Err(Error::option("soft_labels", reason));
@@ -70,7 +70,7 @@ impl DeviceTensor<i64> {
 }
 
 /// The few distinct numbers in the rows. They are computed here, so they are the same on all devices.
-fn weights<F: Float>(classes: usize, mix: &Mix, label_smoothing: f64) -> Weights {
+fn weights<F: Float>(classes: usize, mix: &MixupDraw, label_smoothing: f64) -> Weights {
     let (own, other) = mix.weights();
     let (kept, spread) = (
         (1.0 - label_smoothing) as f32,

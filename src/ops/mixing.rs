@@ -7,20 +7,20 @@ use crate::driver::Mixture;
 use crate::rng::SampleRng;
 
 /// Mixes the pictures of a batch, and their labels: by MixUp (Zhang et al., 2018), by CutMix (Yun et al., 2019), or by
-/// either of the two, chosen evenly for each batch. They are torchvision's `MixUp(alpha=..)`, `CutMix(alpha=..)`, and
-/// `RandomChoice` of the two. A new one does nothing.
+/// either of the two, chosen evenly for each batch, as timm's `Mixup` does. They are torchvision's `MixUp(alpha=..)`, `CutMix(alpha=..)`,
+/// and `RandomChoice` of the two. A new one does nothing.
 ///
-/// [`draw`](Mixing::draw) draws a [`Mix`] for one batch, which
+/// [`draw`](Mixup::draw) draws a [`MixupDraw`] for one batch, which
 /// [`DeviceTensor::normalize_mixed`](crate::DeviceTensor::normalize_mixed) and
 /// [`DeviceTensor::soft_labels`](crate::DeviceTensor::soft_labels) apply on the device.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::ops::Mixing;
+/// use pinfeed::ops::Mixup;
 /// use pinfeed::DataLoader;
 ///
-/// let mixing = Mixing::new().mixup(0.2).cutmix(1.0).probability(0.9);
+/// let mixing = Mixup::new().with_mixup(0.2).with_cutmix(1.0).with_probability(0.9);
 /// let loader = DataLoader::builder(vec![0u8; 64]).batch_size(16).seed(17).build()?;
 /// for batch in loader.epoch(0).with_info() {
 ///     let (_images, info) = batch?;
@@ -30,16 +30,16 @@ use crate::rng::SampleRng;
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Mixing {
+pub struct Mixup {
     mixup: Option<f64>,
     cutmix: Option<f64>,
     probability: f64,
 }
 
-impl Mixing {
+impl Mixup {
     /// Makes one that does nothing.
-    pub fn new() -> Mixing {
-        Mixing {
+    pub fn new() -> Mixup {
+        Mixup {
             mixup: None,
             cutmix: None,
             probability: 1.0,
@@ -52,8 +52,8 @@ impl Mixing {
     /// # Panics
     ///
     /// If `alpha` is not positive and finite.
-    pub fn mixup(self, alpha: f64) -> Mixing {
-        Mixing {
+    pub fn with_mixup(self, alpha: f64) -> Mixup {
+        Mixup {
             mixup: Some(positive("mixup", alpha)),
             ..self
         }
@@ -66,8 +66,8 @@ impl Mixing {
     /// # Panics
     ///
     /// If `alpha` is not positive and finite.
-    pub fn cutmix(self, alpha: f64) -> Mixing {
-        Mixing {
+    pub fn with_cutmix(self, alpha: f64) -> Mixup {
+        Mixup {
             cutmix: Some(positive("cutmix", alpha)),
             ..self
         }
@@ -78,12 +78,12 @@ impl Mixing {
     /// # Panics
     ///
     /// If it is not from 0 to 1.
-    pub fn probability(self, probability: f64) -> Mixing {
+    pub fn with_probability(self, probability: f64) -> Mixup {
         assert!(
             (0.0..=1.0).contains(&probability),
-            "Mixing::probability: {probability} is not a probability"
+            "Mixup::with_probability: {probability} is not a probability"
         );
-        Mixing {
+        Mixup {
             probability,
             ..self
         }
@@ -95,9 +95,9 @@ impl Mixing {
     /// # Panics
     ///
     /// If CutMix is drawn for pictures without pixels.
-    pub fn draw(&self, rng: &mut SampleRng, height: usize, width: usize) -> Mix {
+    pub fn draw(&self, rng: &mut SampleRng, height: usize, width: usize) -> MixupDraw {
         if !rng.bool(self.probability) {
-            return Mix::none();
+            return MixupDraw::none();
         }
         let (mixup, cutmix) = match (self.mixup, self.cutmix) {
             (Some(_), Some(_)) if rng.bool(0.5) => (self.mixup, None),
@@ -105,29 +105,29 @@ impl Mixing {
             one => one,
         };
         match (mixup, cutmix) {
-            (Some(alpha), _) => Mix::mixup(beta(rng, alpha)),
+            (Some(alpha), _) => MixupDraw::mixup(beta(rng, alpha)),
             (_, Some(alpha)) => draw_box(rng, alpha, height, width),
-            (None, None) => Mix::none(),
+            (None, None) => MixupDraw::none(),
         }
     }
 }
 
-impl Default for Mixing {
-    fn default() -> Mixing {
-        Mixing::new()
+impl Default for Mixup {
+    fn default() -> Mixup {
+        Mixup::new()
     }
 }
 
 fn positive(what: &str, alpha: f64) -> f64 {
     assert!(
         alpha.is_finite() && alpha > 0.0,
-        "Mixing::{what}: an alpha of {alpha} is not positive and finite"
+        "Mixup::with_{what}: an alpha of {alpha} is not positive and finite"
     );
     alpha
 }
 
 /// As torchvision draws and rounds it.
-fn draw_box(rng: &mut SampleRng, alpha: f64, height: usize, width: usize) -> Mix {
+fn draw_box(rng: &mut SampleRng, alpha: f64, height: usize, width: usize) -> MixupDraw {
     let half = 0.5 * (1.0 - beta(rng, alpha)).sqrt();
     let mut side = |length: usize| {
         let centre = rng.below(length as u64) as usize;
@@ -135,7 +135,7 @@ fn draw_box(rng: &mut SampleRng, alpha: f64, height: usize, width: usize) -> Mix
         centre.saturating_sub(half)..(centre + half).min(length)
     };
     let columns = side(width);
-    Mix::cutmix([height, width], side(height), columns)
+    MixupDraw::cutmix([height, width], side(height), columns)
 }
 
 /// Draws from Beta(`alpha`, `alpha`).
@@ -159,15 +159,15 @@ fn beta(rng: &mut SampleRng, alpha: f64) -> f64 {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::ops::Mix;
+/// use pinfeed::ops::MixupDraw;
 ///
-/// assert_eq!(Mix::mixup(0.7).lambda(), 0.7);
+/// assert_eq!(MixupDraw::mixup(0.7).lambda(), 0.7);
 /// // A quarter of each 32 x 32 picture comes from the one before.
-/// assert_eq!(Mix::cutmix([32, 32], 0..16, 16..32).lambda(), 0.75);
-/// assert!(Mix::none().is_none()); // for validation
+/// assert_eq!(MixupDraw::cutmix([32, 32], 0..16, 16..32).lambda(), 0.75);
+/// assert!(MixupDraw::none().is_none()); // for validation
 /// ```
 #[derive(Debug, Clone, PartialEq)]
-pub struct Mix(MixKind);
+pub struct MixupDraw(MixKind);
 
 #[derive(Debug, Clone, PartialEq)]
 enum MixKind {
@@ -182,10 +182,10 @@ enum MixKind {
     },
 }
 
-impl Mix {
+impl MixupDraw {
     /// Mixes nothing.
-    pub fn none() -> Mix {
-        Mix(MixKind::None)
+    pub fn none() -> MixupDraw {
+        MixupDraw(MixKind::None)
     }
 
     /// Makes each picture `lambda` of itself and `1 - lambda` of the one before.
@@ -193,12 +193,12 @@ impl Mix {
     /// # Panics
     ///
     /// If `lambda` is not from 0 to 1.
-    pub fn mixup(lambda: f64) -> Mix {
+    pub fn mixup(lambda: f64) -> MixupDraw {
         assert!(
             (0.0..=1.0).contains(&lambda),
-            "Mix::mixup: a lambda of {lambda} is not from 0 to 1"
+            "MixupDraw::mixup: a lambda of {lambda} is not from 0 to 1"
         );
-        Mix(MixKind::MixUp { lambda })
+        MixupDraw(MixKind::MixUp { lambda })
     }
 
     /// Gives each picture, of this height and width, a box of the one before: these rows and columns.
@@ -206,14 +206,14 @@ impl Mix {
     /// # Panics
     ///
     /// If the picture has no pixels, or the box does not lie within it.
-    pub fn cutmix(size: [usize; 2], rows: Range<usize>, columns: Range<usize>) -> Mix {
+    pub fn cutmix(size: [usize; 2], rows: Range<usize>, columns: Range<usize>) -> MixupDraw {
         let lies_in =
             |range: &Range<usize>, length| range.start <= range.end && range.end <= length;
         assert!(
             !size.contains(&0) && lies_in(&rows, size[0]) && lies_in(&columns, size[1]),
-            "Mix::cutmix: rows {rows:?} and columns {columns:?} of a picture of {size:?}"
+            "MixupDraw::cutmix: rows {rows:?} and columns {columns:?} of a picture of {size:?}"
         );
-        Mix(MixKind::CutMix {
+        MixupDraw(MixKind::CutMix {
             size,
             rows,
             columns,
@@ -288,9 +288,14 @@ impl Mix {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::RngKey;
 
     fn draws(alpha: f64) -> Vec<f64> {
-        let mut rng = SampleRng::new(11, 0, 0);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: 11,
+            epoch: 0,
+            position: 0,
+        });
         (0..40_000).map(|_| beta(&mut rng, alpha)).collect()
     }
 
@@ -349,8 +354,12 @@ mod tests {
     fn a_box_covers_what_lambda_leaves() {
         let mut seen = [false; 3];
         for batch in 0..2_000 {
-            let mut rng = SampleRng::for_batch(1, 0, batch);
-            let mix = Mixing::new().cutmix(1.0).draw(&mut rng, 24, 31);
+            let mut rng = SampleRng::for_batch(RngKey {
+                seed: 1,
+                epoch: 0,
+                position: batch,
+            });
+            let mix = Mixup::new().with_cutmix(1.0).draw(&mut rng, 24, 31);
             let (rows, columns) = mix.cut().unwrap();
             assert!(rows.end <= 24 && columns.end <= 31);
             let left = 1.0 - (rows.len() * columns.len()) as f64 / (24.0 * 31.0);
@@ -367,7 +376,11 @@ mod tests {
     fn boxes_are_as_large_as_was_drawn() {
         let (mut areas, mut count) = (0.0, 0);
         for batch in 0..4_000 {
-            let mut rng = SampleRng::for_batch(2, 0, batch);
+            let mut rng = SampleRng::for_batch(RngKey {
+                seed: 2,
+                epoch: 0,
+                position: batch,
+            });
             let lambda = beta(&mut rng.clone(), 1.0);
             let mix = draw_box(&mut rng, 1.0, 1_000, 2_000);
             let (rows, columns) = mix.cut().unwrap();
@@ -385,8 +398,21 @@ mod tests {
 
     #[test]
     fn one_of_the_two_is_drawn_as_often_as_asked() {
-        let mixing = Mixing::new().mixup(0.4).cutmix(1.0).probability(0.8);
-        let draw = |batch| mixing.draw(&mut SampleRng::for_batch(3, 1, batch), 16, 16);
+        let mixing = Mixup::new()
+            .with_mixup(0.4)
+            .with_cutmix(1.0)
+            .with_probability(0.8);
+        let draw = |batch| {
+            mixing.draw(
+                &mut SampleRng::for_batch(RngKey {
+                    seed: 3,
+                    epoch: 1,
+                    position: batch,
+                }),
+                16,
+                16,
+            )
+        };
         let (mut none, mut cut) = (0, 0);
         for batch in 0..5_000 {
             let mix = draw(batch);
@@ -396,13 +422,21 @@ mod tests {
         }
         assert!((880..1_120).contains(&none), "{none}");
         assert!((1_840..2_160).contains(&cut), "{cut}");
-        let nothing = Mixing::new().draw(&mut SampleRng::for_batch(3, 1, 0), 16, 16);
+        let nothing = Mixup::new().draw(
+            &mut SampleRng::for_batch(RngKey {
+                seed: 3,
+                epoch: 1,
+                position: 0,
+            }),
+            16,
+            16,
+        );
         assert_eq!((nothing.is_none(), nothing.lambda()), (true, 1.0));
     }
 
     #[test]
-    #[should_panic(expected = "Mix::cutmix: rows 3..9")]
+    #[should_panic(expected = "MixupDraw::cutmix: rows 3..9")]
     fn a_box_beyond_the_picture_is_refused() {
-        _ = Mix::cutmix([8, 8], 3..9, 0..2);
+        _ = MixupDraw::cutmix([8, 8], 3..9, 0..2);
     }
 }

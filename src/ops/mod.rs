@@ -13,5 +13,5 @@ mod mixing;
 #[expect(unsafe_code, reason = "it says what kernels read and write")]
 mod normalize;
 
-pub use self::mixing::{Mix, Mixing};
+pub use self::mixing::{Mixup, MixupDraw};
 pub use self::normalize::Normalize;

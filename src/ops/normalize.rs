@@ -1,7 +1,7 @@
 //! Normalising pictures on the device: they travel as bytes, become floating point numbers there, and can be mixed on the
 //! way.
 
-use super::mixing::Mix;
+use super::mixing::MixupDraw;
 use crate::device::DeviceTensor;
 use crate::driver::Normalizing;
 use crate::error::{Error, Result};
@@ -59,7 +59,7 @@ impl Normalize {
     }
 
     /// Whether the result is `[n, height, width, 3]` (NHWC) instead of `[n, 3, height, width]` (NCHW). Default: no.
-    pub fn channels_last(self, channels_last: bool) -> Normalize {
+    pub fn with_channels_last(self, channels_last: bool) -> Normalize {
         Normalize {
             channels_last,
             ..self
@@ -67,7 +67,7 @@ impl Normalize {
     }
 
     /// The mean colour in bytes, which becomes about 0. For [`RandomErasing`](crate::image::RandomErasing) and
-    /// [`ImageTransform::fill`](crate::image::ImageTransform::fill).
+    /// [`ImageTransform::with_fill`](crate::image::ImageTransform::with_fill).
     ///
     /// ```
     /// assert_eq!(pinfeed::ops::Normalize::IMAGENET.mean_color(), [124, 116, 104]);
@@ -87,7 +87,7 @@ impl Normalize {
 
 impl DeviceTensor<u8> {
     /// Normalises pictures of shape `[n, height, width, 3]`, as a batch of [`LazyImage`](crate::image::LazyImage)s has
-    /// it, to `f32`, `f16` or `bf16` of shape `[n, 3, height, width]` ([`Normalize::channels_last`] for the other
+    /// it, to `f32`, `f16` or `bf16` of shape `[n, 3, height, width]` ([`Normalize::with_channels_last`] for the other
     /// order).
     ///
     /// The values are `x * scale + bias` in `f32` arithmetic, each operation rounded once: within 1e-6 of torchvision's,
@@ -102,12 +102,12 @@ impl DeviceTensor<u8> {
     ///
     /// # Errors
     ///
-    /// The tensor is consumed even on an error. [`Error::Option`] if it has another shape, [`Error::DeviceBudget`] if
+    /// The tensor is consumed even on an error. [`Error::InvalidOption`] if it has another shape, [`Error::DeviceBudget`] if
     /// live device tensors leave no room for the result, [`Error::WrongThread`] if a write loan on another thread's
     /// default stream was forgotten, [`Error::ComputeCapability`] on a CUDA device below 7.0 (Pascal and older),
     /// [`Error::Device`] if the device failed.
     pub fn normalize<F: Float>(self, normalize: &Normalize) -> Result<DeviceTensor<F>> {
-        self.normalize_by("normalize", normalize, &Mix::none())
+        self.normalize_by("normalize", normalize, &MixupDraw::none())
     }
 
     /// Normalises pictures as [`normalize`](DeviceTensor::normalize) does, and mixes each with the one before (the first
@@ -124,21 +124,21 @@ impl DeviceTensor<u8> {
     ///
     /// # Errors
     ///
-    /// As [`normalize`](DeviceTensor::normalize), and [`Error::Option`] if `mix` is CutMix for pictures of another size.
+    /// As [`normalize`](DeviceTensor::normalize), and [`Error::InvalidOption`] if `mix` is CutMix for pictures of another size.
     ///
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::ops::{Mix, Mixing, Normalize};
+    /// use pinfeed::ops::{MixupDraw, Mixup, Normalize};
     /// use pinfeed::{DataLoader, Device, Tensor, from_fn};
     ///
     /// let device = Device::cpu();
-    /// let mixing = Mixing::new().mixup(0.2).cutmix(1.0);
+    /// let mixing = Mixup::new().with_mixup(0.2).with_cutmix(1.0);
     /// let pictures = from_fn(32, |index, _| Ok((Tensor::<u8>::zeros(&[32, 32, 3]), index as i64 % 10)));
     /// let loader = DataLoader::builder(pictures).batch_size(8).shuffle(true).build()?;
-    /// for batch in loader.epoch(0).to_device(&device, 2).with_info() {
+    /// for batch in loader.epoch(0).prefetch_to_device(&device, 2).with_info() {
     ///     let ((images, labels), info) = batch?;
-    ///     let mix: Mix = mixing.draw(&mut info.rng(), 32, 32);
+    ///     let mix: MixupDraw = mixing.draw(&mut info.rng(), 32, 32);
     ///     let images = images.normalize_mixed::<f32>(&Normalize::IMAGENET, &mix)?;
     ///     let targets = labels.soft_labels::<f32>(10, &mix, 0.1)?;
     ///     assert_eq!((&images.shape()[..], &targets.shape()[..]), (&[8, 3, 32, 32][..], &[8, 10][..]));
@@ -148,7 +148,7 @@ impl DeviceTensor<u8> {
     pub fn normalize_mixed<F: Float>(
         self,
         normalize: &Normalize,
-        mix: &Mix,
+        mix: &MixupDraw,
     ) -> Result<DeviceTensor<F>> {
         self.normalize_by("normalize_mixed", normalize, mix)
     }
@@ -157,7 +157,7 @@ impl DeviceTensor<u8> {
         self,
         call: &'static str,
         normalize: &Normalize,
-        mix: &Mix,
+        mix: &MixupDraw,
     ) -> Result<DeviceTensor<F>> {
         let [images, height, width, 3] = self.shape()[..] else {
             let reason = format!(

@@ -23,7 +23,7 @@ pub(crate) use self::plan::options::{DeviceShard, Options, Pinning};
 pub(crate) use self::plan::partition::{EpochOrder, Partition, Place, Start};
 pub use self::plan::partition::{LastBatch, OnEmpty, Sharding};
 pub(crate) use self::shared::data::{Delivered, Made, Taken};
-pub use self::shared::sizing::{Crew, Workers};
+pub use self::shared::sizing::{WorkerSizing, Workers};
 pub(crate) use self::threads::consumer::{Asking, Waiting};
 pub(crate) use self::threads::pipeline::Pipeline;
 pub(crate) use self::threads::start::Threads;

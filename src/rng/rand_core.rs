@@ -33,6 +33,7 @@ mod tests {
     use rand_core::Rng;
 
     use super::*;
+    use crate::rng::RngKey;
 
     #[test]
     fn it_is_a_generator_of_rand_core() {
@@ -42,7 +43,11 @@ mod tests {
             rng.fill_bytes(&mut bytes);
             (drawn.0, drawn.1, bytes)
         }
-        let rng = SampleRng::new(17, 0, 3);
+        let rng = SampleRng::for_sample(RngKey {
+            seed: 17,
+            epoch: 0,
+            position: 3,
+        });
         let mut ours = rng.clone();
         let (word, double) = (ours.next_u32(), ours.next_u64());
         let [low, high] = [ours.next_u32(), ours.next_u32()].map(u32::to_le_bytes);

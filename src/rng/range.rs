@@ -130,9 +130,14 @@ where
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::RngKey;
 
     fn rng() -> SampleRng {
-        SampleRng::new(1, 2, 3)
+        SampleRng::for_sample(RngKey {
+            seed: 1,
+            epoch: 2,
+            position: 3,
+        })
     }
 
     /// The results of a fixed number of draws.

@@ -33,7 +33,7 @@ use crate::system::room::{NoRoom, list_of};
 ///     fn batches(&self, epoch: u64) -> Batches {
 ///         let mut batches = Batches::new();
 ///         for (texts, size) in [(&self.short, 4), (&self.long, 2)] {
-///             let order = RandomSampler::new(texts.len(), 17);
+///             let order = RandomSampler::with_seed(texts.len(), 17);
 ///             let shuffled: Vec<u64> = (0..order.len()).map(|at| texts[order.index(epoch, at) as usize]).collect();
 ///             shuffled.chunks(size).for_each(|batch| batches.push(batch.iter().copied()));
 ///         }
@@ -58,6 +58,11 @@ pub trait BatchSampler: Send + Sync + 'static {
     /// its batch, unless the builder says otherwise ([`OnEmpty`](crate::loader::OnEmpty)).
     fn batches(&self, epoch: u64) -> Batches;
 
+    /// Takes the loader's seed, as [`Sampler::set_seed`](crate::sampler::Sampler::set_seed). Default: does nothing.
+    fn set_seed(&mut self, seed: u64) {
+        let _ = seed;
+    }
+
     /// A fingerprint of all epochs' batches, by which [`DataLoader::resume`](crate::DataLoader::resume) tells another batch sampler.
     /// Default: of epochs 0 and 1, which it makes: of how many lists and samples they have, of where 32 of the lists end, and of 32
     /// indices.
@@ -79,10 +84,17 @@ impl BatchSampler for Vec<Vec<u64>> {
 
 /// Forwards all methods to the batch sampler inside.
 macro_rules! forwarded {
-    ($($holder:ident),*) => {$(
+    ($($holder:ident, |$held:ident| $inner:expr;)*) => {$(
         impl<S: BatchSampler + ?Sized> BatchSampler for $holder<S> {
             fn batches(&self, epoch: u64) -> Batches {
                 (**self).batches(epoch)
+            }
+
+            fn set_seed(&mut self, seed: u64) {
+                let $held = self;
+                if let Some(sampler) = $inner {
+                    sampler.set_seed(seed);
+                }
             }
 
             fn fingerprint(&self) -> u32 {
@@ -92,7 +104,10 @@ macro_rules! forwarded {
     )*};
 }
 
-forwarded!(Box, Arc);
+forwarded! {
+    Box, |held| Some(&mut **held);
+    Arc, |held| Arc::get_mut(held);
+}
 
 impl fmt::Debug for dyn BatchSampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -21,7 +21,7 @@ use crate::system::room::{NoRoom, check_room};
 ///
 /// let sampler = FixedBatchSampler::new(SequentialSampler::new(7), 3)?;
 /// assert_eq!(sampler.batches(0), Batches::from(vec![vec![0, 1, 2], vec![3, 4, 5], vec![6]]));
-/// assert_eq!(sampler.drop_last(true).batches(0).len(), 2);
+/// assert_eq!(sampler.with_drop_last(true).batches(0).len(), 2);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Clone)]
@@ -32,11 +32,11 @@ pub struct FixedBatchSampler {
 }
 
 impl FixedBatchSampler {
-    /// Makes batches of `batch_size` samples of the sampler's order; the last one has what is left.
+    /// Makes batches of `batch_size` samples of the sampler's order; the last one has what is left. Clones share the sampler.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may use.
+    /// [`Error::InvalidOption`] if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may use.
     pub fn new(sampler: impl Sampler, batch_size: usize) -> Result<FixedBatchSampler> {
         check_batch_size("FixedBatchSampler::new", batch_size)?;
         check_lists("FixedBatchSampler::new", sampler.len(), 1)?;
@@ -48,7 +48,7 @@ impl FixedBatchSampler {
     }
 
     /// Leaves out the last batch if it has fewer samples than the others; off by default.
-    pub fn drop_last(self, drop_last: bool) -> FixedBatchSampler {
+    pub fn with_drop_last(self, drop_last: bool) -> FixedBatchSampler {
         FixedBatchSampler { drop_last, ..self }
     }
 }
@@ -61,6 +61,10 @@ impl BatchSampler for FixedBatchSampler {
         });
         self.sampler.indices(epoch, 0, &mut order);
         Batches::of_size(order, self.batch_size, self.drop_last)
+    }
+
+    fn set_seed(&mut self, seed: u64) {
+        self.sampler.set_seed(seed);
     }
 
     fn fingerprint(&self) -> u32 {

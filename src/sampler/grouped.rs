@@ -53,7 +53,7 @@ impl GroupedBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`](crate::Error::Option) if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if `batch_size` is 0, or if the lists of an epoch exceed the memory that the process may
     /// use.
     pub fn new<K: Hash + Eq>(
         keys: impl IntoIterator<Item = K>,
@@ -81,19 +81,20 @@ impl GroupedBatchSampler {
 
     /// Whether samples and batches come in random order; on by default. Otherwise a batch comes where its last sample stands in the
     /// data set, and batches with fewer samples come last.
-    pub fn shuffle(self, shuffle: bool) -> GroupedBatchSampler {
+    pub fn with_shuffle(self, shuffle: bool) -> GroupedBatchSampler {
         GroupedBatchSampler { shuffle, ..self }
     }
 
     /// The order in which samples come, if it is not the data set's.
     fn random(&self) -> Option<RandomSampler> {
         let samples = self.groups.len() as u64;
-        self.shuffle.then(|| RandomSampler::new(samples, self.seed))
+        self.shuffle
+            .then(|| RandomSampler::with_seed(samples, self.seed))
     }
 
     /// Leaves out batches that have fewer samples than the others: up to one of each group, of other samples in each epoch. Off by
     /// default.
-    pub fn drop_last(self, drop_last: bool) -> GroupedBatchSampler {
+    pub fn with_drop_last(self, drop_last: bool) -> GroupedBatchSampler {
         GroupedBatchSampler { drop_last, ..self }
     }
 }

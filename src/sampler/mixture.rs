@@ -42,7 +42,7 @@ use crate::sync::Arc;
 ///     Box::new(books),
 /// ])?;
 ///
-/// let mixture = MixtureSampler::new(&all.lengths(), &[0.75, 0.25], 17)?.num_samples(1_200);
+/// let mixture = MixtureSampler::new(&all.lengths(), &[0.75, 0.25], 17)?.with_num_samples(1_200);
 /// let loader = DataLoader::builder(all).batch_size(12).sampler(mixture).build()?;
 /// for batch in &loader {
 ///     let (_, sources) = batch?;
@@ -72,7 +72,7 @@ impl MixtureSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there are not as many weights as lengths, or none; if a weight is negative, infinite or not
+    /// [`Error::InvalidOption`] if there are not as many weights as lengths, or none; if a weight is negative, infinite or not
     /// a number, or all are 0; if a data set without samples has a weight; or if the lengths' sum is beyond `u64`.
     ///
     /// # Panics
@@ -120,7 +120,7 @@ impl MixtureSampler {
     ///
     /// If `num_samples` is a negative `i32`.
     #[track_caller]
-    pub fn num_samples(self, num_samples: impl Length) -> MixtureSampler {
+    pub fn with_num_samples(self, num_samples: impl Length) -> MixtureSampler {
         MixtureSampler {
             num_samples: num_samples.samples(),
             ..self

@@ -65,7 +65,7 @@ use crate::sync::Arc;
 /// threads. An index may occur more than once, or not at all.
 ///
 /// For a random order, draw from [`SampleRng::for_sampler`](crate::SampleRng::for_sampler) (its example draws by
-/// weight), whose numbers no sample gets. With [`SampleRng::new`](crate::SampleRng::new) and the loader's seed, the
+/// weight), whose numbers no sample gets. With [`SampleRng::for_sample`](crate::SampleRng::for_sample) and the loader's seed, the
 /// same numbers would choose a sample and then augment it.
 ///
 /// A `Box` or an `Arc` of a sampler is a sampler too: use `Box<dyn Sampler>` to choose the order at run time.
@@ -115,6 +115,15 @@ pub trait Sampler: Send + Sync + 'static {
         }
     }
 
+    /// Takes the loader's seed, which [`Builder::build`](crate::loader::Builder::build) gives once, before it asks for an index. Default:
+    /// does nothing, which is right for an order without random numbers, and for one with a seed of its own.
+    ///
+    /// A sampler that is made of others passes the seed on. A sampler in an `Arc` that something else holds, too, is not told: give it its
+    /// seed when it is made.
+    fn set_seed(&mut self, seed: u64) {
+        let _ = seed;
+    }
+
     /// A fingerprint of the order, by which [`DataLoader::resume`](crate::DataLoader::resume) tells another one. Default: of the
     /// number of positions, and of 32 indices of epoch 0 and as many of epoch 1.
     fn fingerprint(&self) -> u32 {
@@ -141,7 +150,7 @@ impl Sampler for Vec<u64> {
 
 /// Forwards all methods to the sampler inside.
 macro_rules! forwarded {
-    ($($holder:ident),*) => {$(
+    ($($holder:ident, |$held:ident| $inner:expr;)*) => {$(
         impl<S: Sampler + ?Sized> Sampler for $holder<S> {
             fn len(&self) -> u64 {
                 (**self).len()
@@ -159,6 +168,13 @@ macro_rules! forwarded {
                 (**self).indices(epoch, start, indices);
             }
 
+            fn set_seed(&mut self, seed: u64) {
+                let $held = self;
+                if let Some(sampler) = $inner {
+                    sampler.set_seed(seed);
+                }
+            }
+
             fn fingerprint(&self) -> u32 {
                 (**self).fingerprint()
             }
@@ -166,7 +182,10 @@ macro_rules! forwarded {
     )*};
 }
 
-forwarded!(Box, Arc);
+forwarded! {
+    Box, |held| Some(&mut **held);
+    Arc, |held| Arc::get_mut(held);
+}
 
 impl fmt::Debug for dyn Sampler {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

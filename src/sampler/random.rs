@@ -3,7 +3,7 @@
 use super::permutation::Permutation;
 use super::{Sampler, positions};
 use crate::length::Length;
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 
 /// All samples once, in a random order that differs in each epoch; PyTorch's `RandomSampler`.
 ///
@@ -12,7 +12,7 @@ use crate::rng::SampleRng;
 /// and epoch. Results of `len` and more are permuted again (cycle walking: Black and Rogaway, "Ciphers with arbitrary
 /// finite domains", CT-RSA 2002). An evaluation takes at most two passes on average.
 ///
-/// An epoch may be [shorter or longer](RandomSampler::num_samples) than the data set, or drawn [with
+/// An epoch may be [shorter or longer](RandomSampler::with_num_samples) than the data set, or drawn [with
 /// replacement](RandomSampler::with_replacement).
 ///
 /// # Examples
@@ -24,7 +24,7 @@ use crate::rng::SampleRng;
 /// use pinfeed::sampler::RandomSampler;
 ///
 /// let samples: Vec<i64> = (0..100).collect();
-/// let train = DataLoader::builder(samples.clone()).batch_size(20).sampler(RandomSampler::new(80, 17)).build()?;
+/// let train = DataLoader::builder(samples.clone()).batch_size(20).seed(17).sampler(RandomSampler::new(80)).build()?;
 /// let val = DataLoader::builder(samples).batch_size(20).sampler((80..100).collect::<Vec<u64>>()).build()?;
 /// assert_eq!((train.len(), val.len()), (4, 1));
 /// for batch in &train {
@@ -37,22 +37,54 @@ pub struct RandomSampler {
     /// How many samples the data set has.
     samples: u64,
     seed: u64,
+    /// The seed is the sampler's own, whatever the loader's is.
+    has_own_seed: bool,
     num_samples: u64,
     replacement: bool,
 }
 
 impl RandomSampler {
-    /// Makes random orders of `len` samples, which may be a `usize` ([`Length`]).
+    /// Makes random orders of `len` samples, which may be a `usize` ([`Length`]). They follow from the loader's seed
+    /// ([`Builder::seed`](crate::loader::Builder::seed)); without a loader, from the seed 0.
+    ///
+    /// A sampler in an `Arc` that something else holds, too, does not learn the loader's seed: make it with
+    /// [`with_seed`](RandomSampler::with_seed).
     ///
     /// # Panics
     ///
     /// If `len` is a negative `i32`.
     #[track_caller]
-    pub fn new(len: impl Length, seed: u64) -> RandomSampler {
+    pub fn new(len: impl Length) -> RandomSampler {
+        RandomSampler {
+            has_own_seed: false,
+            ..RandomSampler::with_seed(len, 0)
+        }
+    }
+
+    /// Makes random orders of `len` samples that follow from this seed, whatever the loader's is. With the loader's seed, they are those of
+    /// [`new`](RandomSampler::new).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::sampler::{RandomSampler, Sampler};
+    ///
+    /// let mut sampler = RandomSampler::new(100);
+    /// sampler.set_seed(17); // as a loader with this seed does
+    /// let same = RandomSampler::with_seed(100, 17);
+    /// assert!((0..100).all(|position| sampler.index(0, position) == same.index(0, position)));
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// If `len` is a negative `i32`.
+    #[track_caller]
+    pub fn with_seed(len: impl Length, seed: u64) -> RandomSampler {
         let len = len.samples();
         RandomSampler {
             samples: len,
             seed,
+            has_own_seed: true,
             num_samples: len,
             replacement: false,
         }
@@ -71,7 +103,7 @@ impl RandomSampler {
     /// ```
     /// use pinfeed::sampler::{RandomSampler, Sampler};
     ///
-    /// let sampler = RandomSampler::new(4, 17).num_samples(10);
+    /// let sampler = RandomSampler::with_seed(4, 17).with_num_samples(10);
     /// let mut order = vec![0; sampler.len() as usize];
     /// sampler.indices(0, 0, &mut order);
     /// order[..4].sort();
@@ -84,7 +116,7 @@ impl RandomSampler {
     ///
     /// If `num_samples` is a negative `i32`.
     #[track_caller]
-    pub fn num_samples(self, num_samples: impl Length) -> RandomSampler {
+    pub fn with_num_samples(self, num_samples: impl Length) -> RandomSampler {
         RandomSampler {
             num_samples: num_samples.samples(),
             ..self
@@ -101,7 +133,7 @@ impl RandomSampler {
     /// ```
     /// use pinfeed::sampler::{RandomSampler, Sampler};
     ///
-    /// let sampler = RandomSampler::new(6, 17).with_replacement().num_samples(1_000);
+    /// let sampler = RandomSampler::with_seed(6, 17).with_replacement().with_num_samples(1_000);
     /// let sixes = (0..1_000).filter(|&position| sampler.index(0, position) == 5).count();
     /// assert!((120..220).contains(&sixes));
     /// ```
@@ -131,7 +163,12 @@ impl Sampler for RandomSampler {
         }
         if self.replacement {
             for (index, position) in indices.iter_mut().zip(positions) {
-                *index = SampleRng::for_sampler(self.seed, epoch, position).below(self.samples);
+                *index = SampleRng::for_sampler(RngKey {
+                    seed: self.seed,
+                    epoch,
+                    position,
+                })
+                .below(self.samples);
             }
             return;
         }
@@ -148,6 +185,12 @@ impl Sampler for RandomSampler {
             rest = behind;
         }
     }
+
+    fn set_seed(&mut self, seed: u64) {
+        if !self.has_own_seed {
+            self.seed = seed;
+        }
+    }
 }
 
 #[cfg(test)]
@@ -159,7 +202,7 @@ mod tests {
     proptest! {
         #[test]
         fn every_sample_comes_up_once(len in 0u64..3_000, seed: u64, epoch: u64) {
-            let sampler = RandomSampler::new(len, seed);
+            let sampler = RandomSampler::with_seed(len, seed);
             let mut order: Vec<u64> = (0..len).map(|position| sampler.index(epoch, position)).collect();
             order.sort_unstable();
             prop_assert!(order.iter().copied().eq(0..len));
@@ -167,7 +210,7 @@ mod tests {
 
         #[test]
         fn many_positions_are_as_each(len in 1u64..3_000, seed: u64, epoch: u64, start in 0u64..3_000, count in 0usize..300) {
-            let sampler = RandomSampler::new(len, seed);
+            let sampler = RandomSampler::with_seed(len, seed);
             let start = start % len;
             let mut indices = vec![0; count.min((len - start) as usize)];
             sampler.indices(epoch, start, &mut indices);
@@ -177,7 +220,7 @@ mod tests {
 
         #[test]
         fn huge_sets_need_no_memory(position in 0u64..1 << 62, seed: u64) {
-            prop_assert!(RandomSampler::new(1u64 << 62, seed).index(0, position) < 1 << 62);
+            prop_assert!(RandomSampler::with_seed(1u64 << 62, seed).index(0, position) < 1 << 62);
         }
     }
 
@@ -185,7 +228,7 @@ mod tests {
     #[test]
     fn orders_are_evenly_drawn() {
         for (len, orders) in [(5, 120), (6, 720)] {
-            let sampler = RandomSampler::new(len, 9);
+            let sampler = RandomSampler::with_seed(len, 9);
             let mut counts = std::collections::HashMap::new();
             for epoch in 0..100 * orders as u64 {
                 let order: Vec<u64> = (0..len)
@@ -210,7 +253,7 @@ mod tests {
     #[test]
     fn neighbours_are_spread() {
         // The mean distance between two random numbers below n is n / 3.
-        let sampler = RandomSampler::new(100_000, 1);
+        let sampler = RandomSampler::with_seed(100_000, 1);
         let distance = |position| {
             sampler
                 .index(0, position)

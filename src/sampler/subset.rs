@@ -43,7 +43,7 @@ impl SubsetRandomSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the list exceeds the memory that the process may use.
+    /// [`Error::InvalidOption`] if the list exceeds the memory that the process may use.
     pub fn new(indices: impl IntoIterator<Item = u64>, seed: u64) -> Result<SubsetRandomSampler> {
         let indices = indices.into_iter();
         let indices = Indices::new(indices.size_hint().0, indices).map_err(|no_room| {
@@ -52,7 +52,7 @@ impl SubsetRandomSampler {
             );
             Error::option("SubsetRandomSampler::new", reason)
         })?;
-        let order = RandomSampler::new(indices.len(), seed);
+        let order = RandomSampler::with_seed(indices.len(), seed);
         Ok(SubsetRandomSampler { indices, order })
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::{Arc, Mutex, OnceLock};
 
 /// How many epochs' orders are kept: at a boundary there are two, and a program may go through several at once.
@@ -60,7 +60,11 @@ impl Successive {
                 if *weight == f64::NEG_INFINITY {
                     return None; // a weight of 0
                 }
-                let mut rng = SampleRng::for_sampler(self.seed, epoch, index);
+                let mut rng = SampleRng::for_sampler(RngKey {
+                    seed: self.seed,
+                    epoch,
+                    position: index,
+                });
                 let exponential = -(1.0 - rng.f64()).ln();
                 // As logarithms, all quotients of finite numbers are finite.
                 Some((exponential.ln() - weight, index))

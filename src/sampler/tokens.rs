@@ -14,17 +14,17 @@ use crate::system::room;
 /// rows are padded to its longest.
 ///
 /// Short sequences so come in large batches, and long ones in small batches: all take about the same memory and time. Each sample
-/// comes once in an epoch. The samples are shuffled, sorted by length within [windows](TokenBatchSampler::window), and cut into batches;
-/// the batches are shuffled. So which samples share a batch changes from epoch to epoch. An epoch takes memory and time for all of
+/// comes once in an epoch. The samples are shuffled, sorted by length within [windows](TokenBatchSampler::with_window), and cut into
+/// batches; the batches are shuffled. So which samples share a batch changes from epoch to epoch. An epoch takes memory and time for all of
 /// its samples.
 ///
 /// The batches are as large as the budget only if they are padded: of [`Padded`](crate::Padded) samples, or by a
 /// [`collate_fn`](crate::loader::Builder::collate_fn). Of [`Ragged`](crate::Ragged) samples, which need no padding, they have fewer
 /// elements.
 ///
-/// Samples that are padded to a multiple ([`Padded::multiple_of`](crate::Padded::multiple_of)) make longer rows than their lengths say.
-/// Tell [`multiple_of`](TokenBatchSampler::multiple_of) the same multiple, or batches exceed the budget. Give the lengths that samples have
-/// in a batch: what [`truncate`](crate::Padded::truncate) cuts off does not count.
+/// Samples that are padded to a multiple ([`Padded::with_multiple_of`](crate::Padded::with_multiple_of)) make longer rows than their
+/// lengths say. Tell [`with_multiple_of`](TokenBatchSampler::with_multiple_of) the same multiple, or batches exceed the budget. Give the
+/// lengths that samples have in a batch: what [`truncate`](crate::Padded::truncate) cuts off does not count.
 ///
 /// # Examples
 ///
@@ -65,7 +65,7 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a single sample is longer than the budget (it says which), or if the lists of an epoch exceed the memory that
+    /// [`Error::InvalidOption`] if a single sample is longer than the budget (it says which), or if the lists of an epoch exceed the memory that
     /// the process may use.
     pub fn new(
         lengths: impl IntoIterator<Item = u32>,
@@ -110,11 +110,11 @@ impl TokenBatchSampler {
     }
 
     /// Counts rows as if they were padded to a multiple of this length: that of
-    /// [`Padded::multiple_of`](crate::Padded::multiple_of), if the samples have one. Default: 1, to the longest. (0 is the same.)
+    /// [`Padded::with_multiple_of`](crate::Padded::with_multiple_of), if the samples have one. Default: 1, to the longest. (0 is the same.)
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a single sample is longer than the budget then; it says which.
+    /// [`Error::InvalidOption`] if a single sample is longer than the budget then; it says which.
     ///
     /// # Examples
     ///
@@ -124,9 +124,9 @@ impl TokenBatchSampler {
     ///
     /// let length = |index: u64| 10 + index as usize * 7 % 90;
     /// let lengths = (0..1_000).map(|index| length(index) as u32);
-    /// let texts = from_fn(1_000, move |index, _| Ok(Padded::from(vec![1i64; length(index)]).multiple_of(8)));
+    /// let texts = from_fn(1_000, move |index, _| Ok(Padded::from(vec![1i64; length(index)]).with_multiple_of(8)));
     /// let loader = DataLoader::builder(texts)
-    ///     .batch_sampler(TokenBatchSampler::new(lengths, 4_096, 17)?.multiple_of(8)?)
+    ///     .batch_sampler(TokenBatchSampler::new(lengths, 4_096, 17)?.with_multiple_of(8)?)
     ///     .build()?;
     /// for batch in &loader {
     ///     let batch = batch?;
@@ -134,9 +134,9 @@ impl TokenBatchSampler {
     /// }
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    pub fn multiple_of(self, length: usize) -> Result<TokenBatchSampler> {
+    pub fn with_multiple_of(self, length: usize) -> Result<TokenBatchSampler> {
         let multiple = length.max(1) as u64;
-        TokenBatchSampler { multiple, ..self }.check("TokenBatchSampler::multiple_of")
+        TokenBatchSampler { multiple, ..self }.check("TokenBatchSampler::with_multiple_of")
     }
 
     /// Sets how many samples are sorted by length together; as many as 100 batches have, by default.
@@ -145,9 +145,9 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if it is 0.
-    pub fn window(self, samples: usize) -> Result<TokenBatchSampler> {
-        at_least_one("TokenBatchSampler::window", samples)?;
+    /// [`Error::InvalidOption`] if it is 0.
+    pub fn with_window(self, samples: usize) -> Result<TokenBatchSampler> {
+        at_least_one("TokenBatchSampler::with_window", samples)?;
         Ok(TokenBatchSampler {
             window: Some(samples),
             ..self
@@ -158,9 +158,9 @@ impl TokenBatchSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if it is 0.
-    pub fn most_rows(self, rows: usize) -> Result<TokenBatchSampler> {
-        at_least_one("TokenBatchSampler::most_rows", rows)?;
+    /// [`Error::InvalidOption`] if it is 0.
+    pub fn with_max_rows(self, rows: usize) -> Result<TokenBatchSampler> {
+        at_least_one("TokenBatchSampler::with_max_rows", rows)?;
         Ok(TokenBatchSampler {
             most_rows: rows,
             ..self
@@ -169,7 +169,7 @@ impl TokenBatchSampler {
 
     /// Whether samples and batches are shuffled; on by default. Otherwise windows are parts of the data set, and batches come in the
     /// order of lengths within each.
-    pub fn shuffle(self, shuffle: bool) -> TokenBatchSampler {
+    pub fn with_shuffle(self, shuffle: bool) -> TokenBatchSampler {
         TokenBatchSampler { shuffle, ..self }
     }
 
@@ -218,7 +218,7 @@ impl BatchSampler for TokenBatchSampler {
         let samples = self.lengths.len();
         let random = self
             .shuffle
-            .then(|| RandomSampler::new(samples as u64, self.seed));
+            .then(|| RandomSampler::with_seed(samples as u64, self.seed));
         let mut batches = Batches::with_capacity(samples, 0);
         in_windows(samples, self.samples_in_window(), random, epoch, |window| {
             // Those of equal lengths stay in random order.

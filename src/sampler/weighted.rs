@@ -8,7 +8,7 @@ use super::{Sampler, positions};
 use crate::error::{Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::length::Length;
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
 use crate::system::room::check_room;
 
@@ -69,7 +69,7 @@ impl WeightedRandomSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if there are no weights, if one is negative, infinite or not a number, if all are 0, or if what is made of them
+    /// [`Error::InvalidOption`] if there are no weights, if one is negative, infinite or not a number, if all are 0, or if what is made of them
     /// exceeds the memory that the process may use.
     ///
     /// # Panics
@@ -108,7 +108,7 @@ impl WeightedRandomSampler {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if an epoch has more positions than weights are positive.
+    /// [`Error::InvalidOption`] if an epoch has more positions than weights are positive.
     ///
     /// # Examples
     ///
@@ -158,7 +158,12 @@ impl Sampler for WeightedRandomSampler {
         match &self.draws {
             Draws::WithReplacement(table) => {
                 for (index, position) in indices.iter_mut().zip(positions) {
-                    let bits = SampleRng::for_sampler(self.seed, epoch, position).next_u64();
+                    let bits = SampleRng::for_sampler(RngKey {
+                        seed: self.seed,
+                        epoch,
+                        position,
+                    })
+                    .next_u64();
                     *index = table.draw(bits);
                 }
             }

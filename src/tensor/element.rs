@@ -2,7 +2,7 @@
 
 use half::{bf16, f16};
 
-use super::Entry;
+use super::ArrayElement;
 use crate::shape::DType;
 
 /// A type that a tensor can hold: `u8`, `i8`, `i16`, `u16`, `i32`, `u32`, `i64`, `f16`, `bf16`, `f32` or `f64`.
@@ -39,7 +39,7 @@ pub trait Element:
     + Sync
     + 'static
     + sealed::Sealed
-    + Entry<Element = Self>
+    + ArrayElement<Element = Self>
 {
     /// The element type as a value.
     const DTYPE: DType;

@@ -8,10 +8,10 @@
 // through `Row`s, possibly by several threads at once, and taken out of `Filled` as tensors. `Sample` ties the three
 // together.
 
+pub(crate) mod array_element;
 #[expect(unsafe_code, reason = "rows lie in memory that something else owns")]
 mod column;
 mod element;
-pub(crate) mod entry;
 #[expect(unsafe_code, reason = "it hands out the fields of a slab")]
 pub(crate) mod filled;
 #[expect(
@@ -20,8 +20,8 @@ pub(crate) mod filled;
 )]
 mod host;
 pub(crate) mod layout;
+pub(crate) mod nullable;
 mod offload;
-pub(crate) mod optional;
 #[expect(
     unsafe_code,
     reason = "elements lie in memory that something else owns"
@@ -44,8 +44,8 @@ pub use crate::shape::{DType, Shape};
 pub use element::{Element, Float};
 pub use host::Tensor;
 
+pub(crate) use array_element::ArrayElement;
 pub(crate) use column::{Column, are_below};
-pub(crate) use entry::Entry;
 pub(crate) use filled::Filled;
 pub(crate) use layout::{ALIGNMENT, Field, Layout};
 pub(crate) use offload::Offload;

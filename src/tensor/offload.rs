@@ -4,7 +4,7 @@ use super::Backend;
 #[cfg(feature = "nvjpeg")]
 use crate::picture::DecoderLimits;
 #[cfg(feature = "nvjpeg")]
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 
 /// What the device that a batch is made for does itself. By default, nothing: all rows are made on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -51,7 +51,11 @@ impl OwnPictures {
         let place = (row as u64).wrapping_mul(self.step);
         let place = self.start.wrapping_add(place);
         let whole = u64::from(WHOLE_SHARE);
-        let mut rng = SampleRng::for_decoders(self.seed, self.epoch, place / whole);
+        let mut rng = SampleRng::for_decoders(RngKey {
+            seed: self.seed,
+            epoch: self.epoch,
+            position: place / whole,
+        });
         // An odd factor makes another rank of each.
         let (factor, first) = (rng.next_u64() | 1, rng.next_u64());
         let rank = place.wrapping_mul(factor).wrapping_add(first) % whole;

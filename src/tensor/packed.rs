@@ -4,8 +4,8 @@ use super::{Element, Field, Filled, Layout, Row, Sample, Tensor};
 use crate::error::CollateError;
 use crate::sync::Arc;
 
-/// A row of packed documents: what [`dataset::Packed`](crate::dataset::Packed) and [`stream::Pack`](crate::stream::Pack) give, or what a
-/// program packs itself.
+/// A row of packed documents: what [`dataset::PackedDataset`](crate::dataset::PackedDataset) and
+/// [`iterable::Packed`](crate::iterable::Packed) give, or what a program packs itself.
 ///
 /// A batch of them is a [`PackedBatch`]. To leave out what you do not need, use a `map`: `packed.map(|row, _| Ok(row.tokens))` is a batch
 /// of tokens alone.
@@ -60,11 +60,11 @@ impl<T> PackedRow<T> {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::dataset::{Packed, Packing};
+/// use pinfeed::dataset::{PackedDataset, PackingStrategy};
 /// use pinfeed::DataLoader;
 ///
 /// let documents = vec![vec![5u32, 6, 7], vec![8], vec![9, 10, 11]];
-/// let packed = Packed::new(documents, &[3, 1, 3], 5, Packing::Concatenated)?;
+/// let packed = PackedDataset::new(documents, &[3, 1, 3], 5, PackingStrategy::Concatenated)?;
 /// let batch = DataLoader::builder(packed).batch_size(2).build()?.epoch(0).next().unwrap()?;
 ///
 /// assert_eq!(batch.tokens.row(0).as_slice(), [5, 6, 7, 8, 9]);

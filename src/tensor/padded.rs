@@ -7,7 +7,7 @@ use crate::error::{CollateError, ShapeError};
 /// text's tokens, the frames of a spectrogram. `k` may be 0.
 ///
 /// A batch of them is a [`PaddedTensor`]: the values, `[n, longest, row_shape..]`, and the `n` lengths. Rows that
-/// follow a sample's own are filled with a value, 0 unless [`value`](Padded::value) gives another. Each worker
+/// follow a sample's own are filled with a value, 0 unless [`with_value`](Padded::with_value) gives another. Each worker
 /// writes values and padding in place, once, into page-locked memory if the batch has that. How long a batch is depends
 /// on its samples, so it is planned from all of them, and travels to a device in one piece.
 ///
@@ -26,7 +26,7 @@ use crate::error::{CollateError, ShapeError};
 /// let texts = [vec![5i64, 6, 7], vec![8], vec![9, 10]];
 /// let texts = from_fn(3, move |index, _| {
 ///     let tokens = Padded::from(texts[index as usize].clone());
-///     let (mask, labels) = (tokens.mask(), tokens.view().value(-100));
+///     let (mask, labels) = (tokens.mask(), tokens.view().with_value(-100));
 ///     Ok((tokens, mask, labels))
 /// });
 /// let loader = DataLoader::builder(texts).batch_size(3).build()?;
@@ -48,7 +48,7 @@ use crate::error::{CollateError, ShapeError};
 ///
 /// let clips = from_fn(4, |index, _| {
 ///     let frames: Vec<[f32; 80]> = vec![[1.0; 80]; 10 + index as usize];
-///     Ok(Padded::from(frames).value(-11.5).multiple_of(8)) // the logarithm of silence
+///     Ok(Padded::from(frames).with_value(-11.5).with_multiple_of(8)) // the logarithm of silence
 /// });
 /// let loader = DataLoader::builder(clips).batch_size(4).build()?;
 /// let clips = loader.epoch(0).next().unwrap()?;
@@ -76,19 +76,19 @@ impl<T: Element> Padded<T> {
     /// Sets the padding's value. Default: 0. (Losses leave out labels of -100, by PyTorch's default.)
     ///
     /// All samples of a batch must have the same: another one is an error of the batch.
-    pub fn value(self, value: T) -> Padded<T> {
+    pub fn with_value(self, value: T) -> Padded<T> {
         Padded { value, ..self }
     }
 
     /// Pads to a multiple of this length, such as 8 or 64, which suits tensor cores. Default: 1, to the longest. (0
-    /// is the same.) With `truncate(512)`, `multiple_of(512)` makes all batches `[n, 512]`, unless all
+    /// is the same.) With `truncate(512)`, `with_multiple_of(512)` makes all batches `[n, 512]`, unless all
     /// samples of one are empty.
     ///
     /// A [`TokenBatchSampler`](crate::sampler::TokenBatchSampler) counts rows to their longest sample: tell its
-    /// [`multiple_of`](crate::sampler::TokenBatchSampler::multiple_of) the same length, or batches exceed its budget.
+    /// [`with_multiple_of`](crate::sampler::TokenBatchSampler::with_multiple_of) the same length, or batches exceed its budget.
     ///
     /// All samples of a batch must have the same: another one is an error of the batch.
-    pub fn multiple_of(self, length: usize) -> Padded<T> {
+    pub fn with_multiple_of(self, length: usize) -> Padded<T> {
         Padded {
             multiple: length.max(1),
             ..self

@@ -16,12 +16,12 @@ use crate::error::CollateError;
 /// | `f32`, `i64`, any [`Element`] | `Tensor` of shape `[n]` |
 /// | `bool` | `Tensor<u8>` of shape `[n]`, 0 or 1 |
 /// | `u64`, `usize`, `isize` | `Tensor<i64>` of shape `[n]`; a value that does not fit is an error of its sample |
-/// | `[T; N]`, `Vec<T>` of any [`Entry`](crate::sample::Entry) | `Tensor<T>` of shape `[n, N]` |
+/// | `[T; N]`, `Vec<T>` of any [`ArrayElement`](crate::sample::ArrayElement) | `Tensor<T>` of shape `[n, N]` |
 /// | `[[T; N]; M]`, `Vec<[T; N]>`, and deeper | `Tensor<T>` of shape `[n, M, N]` |
 /// | `Tensor<T>` | `Tensor<T>` of shape `[n, shape..]` |
 /// | [`Ragged<T>`](crate::Ragged) of `k` rows, where `k` may differ | [`RaggedTensor<T>`](crate::ragged::RaggedTensor): all rows, and where each sample's rows begin |
 /// | [`Padded<T>`](crate::Padded) of `k` rows, where `k` may differ | [`PaddedTensor<T>`](crate::padded::PaddedTensor): `[n, longest, ..]`, and the lengths |
-/// | `Option<S>` of numbers, arrays, `Vec`s and `Tensor`s ([`Optional`](crate::sample::Optional)) | the batch of `S`, zeros where it is `None`, and a `Tensor<u8>` of shape `[n]`, 1 where it is not |
+/// | `Option<S>` of numbers, arrays, `Vec`s and `Tensor`s ([`Nullable`](crate::sample::Nullable)) | the batch of `S`, zeros where it is `None`, and a `Tensor<u8>` of shape `[n]`, 1 where it is not |
 /// | `String`, `PathBuf`, `Host<X>` | `Vec<String>`, `Vec<PathBuf>`, `Vec<X>` |
 /// | `Vec<S>`, `Option<S>` of strings or paths | `Vec<Vec<S>>`, `Vec<Option<S>>` |
 /// | `(A, B, ..)` | `(A::Batch, B::Batch, ..)` |

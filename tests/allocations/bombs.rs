@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use pinfeed::SampleRng;
 use pinfeed::image::{ImageTransform, LazyImage};
+use pinfeed::rng::RngKey;
 
 use super::{LIVE, PEAK, TOTAL, alone};
 
@@ -15,8 +16,8 @@ const LITTLE: usize = 4 << 20;
 /// Decodes a file of at most 2^20 pixels: what came of it, and how much memory that took at once, the file aside.
 fn decode(bytes: Vec<u8>) -> (Result<(), String>, usize) {
     let image = LazyImage::encoded(bytes)
-        .max_pixels(1 << 20)
-        .exif_orientation(true);
+        .with_max_pixels(1 << 20)
+        .with_exif_orientation(true);
     let before = LIVE.load(Ordering::Relaxed);
     PEAK.store(before, Ordering::Relaxed);
     let decoded = image.decode().map(drop).map_err(|error| error.to_string());
@@ -461,7 +462,11 @@ fn half_a_file_is_an_error() {
 #[test]
 fn damage_is_an_error_or_shows() {
     let _alone = alone();
-    let mut rng = SampleRng::new(5, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 5,
+        epoch: 0,
+        position: 0,
+    });
     let transform = ImageTransform::train(9);
     for name in decoded() {
         let file = fixture(&name);
@@ -481,7 +486,7 @@ fn damage_is_an_error_or_shows() {
             // 2^20 pixels take 3 MB, or twice that upright, or 4 bytes each and a few more as the decoder has them.
             assert!(peak < 64 << 20, "{name}, round {round}: {peak} bytes");
             let _ = LazyImage::encoded(damaged)
-                .max_pixels(1 << 20)
+                .with_max_pixels(1 << 20)
                 .transform(&transform, &mut rng)
                 .decode();
         }

@@ -28,7 +28,7 @@ fn a_batch_of_images_is_allocated_once_and_reused() {
     let device = Device::cpu();
     let images = ImageFolder::open(folder.path())
         .unwrap()
-        .transform(ImageTransform::train(224));
+        .with_transform(ImageTransform::train(224));
     let loader = DataLoader::builder(images)
         .batch_size(BATCH)
         .shuffle(true)

@@ -2,7 +2,7 @@
 
 #![cfg(not(miri))] // it reads a file
 
-use pinfeed::ops::{Mix, Normalize};
+use pinfeed::ops::{MixupDraw, Normalize};
 use pinfeed::{Batch, Device, Tensor};
 use serde_json::Value;
 
@@ -21,15 +21,15 @@ fn fixture() -> Result<Value, serde_json::Error> {
     serde_json::from_str(include_str!("../fixtures/mixing.json"))
 }
 
-fn mix_of(case: &Value, shape: &[usize]) -> Mix {
+fn mix_of(case: &Value, shape: &[usize]) -> MixupDraw {
     match case["mix"].as_str() {
-        Some("mixup") => Mix::mixup(case["lambda"].as_f64().unwrap_or(f64::NAN)),
+        Some("mixup") => MixupDraw::mixup(case["lambda"].as_f64().unwrap_or(f64::NAN)),
         Some("cutmix") => {
             let corners = integers(&case["box"]); // left, top, right, bottom
             let (rows, columns) = (corners[1]..corners[3], corners[0]..corners[2]);
-            Mix::cutmix([shape[1], shape[2]], rows, columns)
+            MixupDraw::cutmix([shape[1], shape[2]], rows, columns)
         }
-        _ => Mix::none(),
+        _ => MixupDraw::none(),
     }
 }
 
@@ -95,7 +95,7 @@ fn smoothed_targets_give_pytorchs_loss() -> Outcome {
         .map(|n| n as i64)
         .collect();
     let labels = Tensor::from_vec(labels.clone(), &[labels.len()])?.to_device(&device, true)?;
-    let targets = labels.soft_labels::<f32>(4, &Mix::none(), 0.1)?;
+    let targets = labels.soft_labels::<f32>(4, &MixupDraw::none(), 0.1)?;
     let targets = targets.to_host(true)?.wait()?;
     let logits = numbers(&fixture["logits"]);
     let rows = logits.chunks(4).zip(targets.as_slice().chunks(4));

@@ -231,13 +231,22 @@ fn missing_rows_lie_beside_gathered_ones() {
         .build()
         .unwrap();
     for epoch in 0..3 {
-        for (number, batch) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
+        for (number, batch) in loader
+            .epoch(epoch)
+            .prefetch_to_device(&device, 1)
+            .enumerate()
+        {
             let (images, mask) = batch.unwrap();
             let images = images.to_host(true).unwrap().wait().unwrap();
             let mask = mask.to_host(true).unwrap().wait().unwrap();
             for row in 0..5 {
                 let index = number * 5 + row;
-                let given = pinfeed::SampleRng::new(5, epoch, index as u64).bool(0.7);
+                let given = pinfeed::SampleRng::for_sample(pinfeed::rng::RngKey {
+                    seed: 5,
+                    epoch,
+                    position: index as u64,
+                })
+                .bool(0.7);
                 assert_eq!(mask.as_slice()[row], u8::from(given));
                 let expected = match given {
                     true => &pixels[index * PIXELS..][..PIXELS],

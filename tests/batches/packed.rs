@@ -5,10 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pinfeed::dataset::{Packed, Packing, Pass, document_lengths};
+use pinfeed::dataset::{PackedDataset, PackingStrategy, Pass, VecDataset, document_lengths};
 use pinfeed::error::{DocumentError, Temporary};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, from_fn};
 use proptest::prelude::*;
 
@@ -28,8 +29,12 @@ fn documents(lengths: &[u64]) -> Vec<Vec<u32>> {
         .collect()
 }
 
-fn packed(lengths: &[u64], n: usize, packing: Packing) -> Packed<Vec<Vec<u32>>> {
-    Packed::new(documents(lengths), lengths, n, packing).unwrap()
+fn packed(
+    lengths: &[u64],
+    n: usize,
+    packing: PackingStrategy,
+) -> PackedDataset<VecDataset<Vec<u32>>> {
+    PackedDataset::new(documents(lengths), lengths, n, packing).unwrap()
 }
 
 /// A batch's segments, row by row: the tokens of each. Checks all that a batch says of itself.
@@ -82,7 +87,7 @@ fn segments(batch: &PackedBatch<u32>, n: usize) -> Vec<Vec<Vec<u32>>> {
 
 /// The segments of all rows, as a loader gives them.
 fn rows_of(
-    packed: Packed<Vec<Vec<u32>>>,
+    packed: PackedDataset<VecDataset<Vec<u32>>>,
     n: usize,
     batch_size: usize,
     workers: usize,
@@ -161,7 +166,7 @@ proptest! {
         workers in prop::sample::select(vec![0, 1, 4]),
         pin: bool,
     ) {
-        let rows = rows_of(packed(&lengths, n, Packing::Concatenated), n, batch_size, workers, pin);
+        let rows = rows_of(packed(&lengths, n, PackingStrategy::Concatenated), n, batch_size, workers, pin);
         prop_assert_eq!(rows.concat().concat(), documents(&lengths).concat());
         for row in rows.iter().rev().skip(1) {
             prop_assert_eq!(row.concat().len(), n, "all rows but the last are full");
@@ -175,7 +180,7 @@ proptest! {
         batch_size in 1..6usize,
         seed: u64,
     ) {
-        let of = |seed| rows_of(packed(&lengths, n, Packing::Shuffled { seed }), n, batch_size, 0, false);
+        let of = |seed| rows_of(packed(&lengths, n, PackingStrategy::Shuffled { seed }), n, batch_size, 0, false);
         let rows = of(seed);
         prop_assert_eq!(sorted(&rows), documents(&lengths).concat());
         prop_assert_eq!(&rows, &of(seed));
@@ -198,7 +203,7 @@ proptest! {
         batch_size in 1..6usize,
         workers in prop::sample::select(vec![0, 4]),
     ) {
-        let packed = packed(&lengths, n, Packing::BestFit);
+        let packed = packed(&lengths, n, PackingStrategy::BestFit);
         prop_assert_eq!(packed.real_tokens(), lengths.iter().sum::<u64>());
         let rows = rows_of(packed, n, batch_size, workers, false);
         prop_assert_eq!(sorted(&rows), documents(&lengths).concat());
@@ -213,10 +218,10 @@ proptest! {
     }
 }
 
-const PACKINGS: [Packing; 3] = [
-    Packing::Concatenated,
-    Packing::Shuffled { seed: 3 },
-    Packing::BestFit,
+const PACKINGS: [PackingStrategy; 3] = [
+    PackingStrategy::Concatenated,
+    PackingStrategy::Shuffled { seed: 3 },
+    PackingStrategy::BestFit,
 ];
 
 #[test]
@@ -241,7 +246,7 @@ fn few_documents_are_packed_too() {
         assert_eq!(packed(&[2], 4, packing).pieces(1), []);
         assert_eq!(packed(&[2], 4, packing).pieces(u64::MAX), []);
     }
-    let loader = DataLoader::builder(packed(&[], 4, Packing::BestFit));
+    let loader = DataLoader::builder(packed(&[], 4, PackingStrategy::BestFit));
     assert_eq!(loader.build().unwrap().epoch(0).count(), 0);
 }
 
@@ -249,7 +254,7 @@ fn few_documents_are_packed_too() {
 #[test]
 fn a_seed_gives_the_same_order_for_ever() {
     let shuffled = |seed| {
-        let packed = packed(&[1; 8], 8, Packing::Shuffled { seed });
+        let packed = packed(&[1; 8], 8, PackingStrategy::Shuffled { seed });
         let pieces = packed.pieces(0).into_iter();
         pieces.map(|(document, _)| document).collect::<Vec<_>>()
     };
@@ -260,14 +265,15 @@ fn a_seed_gives_the_same_order_for_ever() {
 #[test]
 fn what_cannot_be_packed_is_refused() {
     let refusal = |lengths: &[u64], n| {
-        let error = Packed::new(documents(&[1, 2]), lengths, n, Packing::BestFit).unwrap_err();
+        let error = PackedDataset::new(documents(&[1, 2]), lengths, n, PackingStrategy::BestFit)
+            .unwrap_err();
         error.to_string()
     };
     assert!(refusal(&[1], 4).contains("1 lengths for 2 documents"));
     assert!(refusal(&[1, 2], 0).contains("1 to 2³¹ - 1 tokens"));
     assert!(refusal(&[1, 2], 1 << 31).contains("1 to 2³¹ - 1 tokens"));
     for packing in PACKINGS {
-        let error = Packed::new(documents(&[1, 2]), &[u64::MAX, 2], 4, packing).unwrap_err();
+        let error = PackedDataset::new(documents(&[1, 2]), &[u64::MAX, 2], 4, packing).unwrap_err();
         assert!(error.to_string().contains("more than 2⁶⁴ - 1"), "{error}");
     }
 }
@@ -284,9 +290,9 @@ fn spoilt() -> impl Dataset<Sample = Vec<u32>> {
 
 #[test]
 fn a_broken_document_is_named_in_its_rows_error() {
-    for packing in [Packing::Concatenated, Packing::BestFit] {
+    for packing in [PackingStrategy::Concatenated, PackingStrategy::BestFit] {
         for workers in [0, 3] {
-            let rows = Packed::new(spoilt(), &[4; 20], 8, packing).unwrap();
+            let rows = PackedDataset::new(spoilt(), &[4; 20], 8, packing).unwrap();
             let loader = DataLoader::builder(rows)
                 .num_workers(workers)
                 .build()
@@ -327,7 +333,9 @@ fn rows_with_a_broken_document_can_be_left_out() {
     ] {
         for workers in [0, 1, 4] {
             for pin in [false, true] {
-                let packed = Packed::new(spoilt(), &[4; 20], 8, Packing::Concatenated).unwrap();
+                let packed =
+                    PackedDataset::new(spoilt(), &[4; 20], 8, PackingStrategy::Concatenated)
+                        .unwrap();
                 let mut builder = DataLoader::builder(packed)
                     .batch_size(5)
                     .shuffle(true)
@@ -363,13 +371,19 @@ struct Server {
 }
 
 impl Server {
-    fn packed(answers: fn(&[u64]) -> Answers) -> Packed<Arc<Server>> {
+    fn packed(answers: fn(&[u64]) -> Answers) -> PackedDataset<Arc<Server>> {
         let server = Server {
             calls: Mutex::default(),
             len: AtomicU64::new(12),
             answers,
         };
-        Packed::new(Arc::new(server), &[4; 12], 20, Packing::Concatenated).unwrap()
+        PackedDataset::new(
+            Arc::new(server),
+            &[4; 12],
+            20,
+            PackingStrategy::Concatenated,
+        )
+        .unwrap()
     }
 
     fn calls(&self) -> Vec<usize> {
@@ -475,7 +489,7 @@ fn random_documents_are_refused() {
         error.starts_with("document 1: it drew random numbers"),
         "{error}"
     );
-    let rows = Packed::new(documents, &[4; 3], 4, Packing::BestFit).unwrap();
+    let rows = PackedDataset::new(documents, &[4; 3], 4, PackingStrategy::BestFit).unwrap();
     let loader = DataLoader::builder(rows).build().unwrap();
     let rows: Vec<_> = loader.epoch(0).collect();
     assert!(rows[0].is_ok() && rows[2].is_ok());
@@ -494,7 +508,7 @@ fn a_run_of_packed_rows_can_be_resumed() {
         let loader = DataLoader::builder(packed(&lengths, n, packing));
         loader.batch_size(3).shuffle(true).build().unwrap()
     };
-    let first = loader(10, Packing::Shuffled { seed: 1 });
+    let first = loader(10, PackingStrategy::Shuffled { seed: 1 });
     let all: Vec<_> = first
         .epoch(0)
         .map(|batch| batch.unwrap().tokens.to_vec())
@@ -503,7 +517,7 @@ fn a_run_of_packed_rows_can_be_resumed() {
     epoch.next().unwrap().unwrap();
     let state = first.state();
     drop(epoch);
-    let again = loader(10, Packing::Shuffled { seed: 1 });
+    let again = loader(10, PackingStrategy::Shuffled { seed: 1 });
     let rest: Vec<_> = again
         .resume(0..1, &state)
         .unwrap()
@@ -511,10 +525,10 @@ fn a_run_of_packed_rows_can_be_resumed() {
         .collect();
     assert_eq!(rest, all[1..]);
     for other in [
-        loader(10, Packing::Shuffled { seed: 2 }),
-        loader(10, Packing::Concatenated),
-        loader(10, Packing::BestFit),
-        loader(9, Packing::Shuffled { seed: 1 }),
+        loader(10, PackingStrategy::Shuffled { seed: 2 }),
+        loader(10, PackingStrategy::Concatenated),
+        loader(10, PackingStrategy::BestFit),
+        loader(9, PackingStrategy::Shuffled { seed: 1 }),
     ] {
         assert!(other.resume(0..1, &state).is_err());
     }
@@ -527,20 +541,31 @@ fn documents_may_be_shared_and_padded_with_anything() {
     where
         D: Dataset<Sample: pinfeed::dataset::Document<Token = i64>>,
     {
-        let packed = Packed::new(documents, &[3, 1], 5, Packing::Concatenated).unwrap();
+        let packed =
+            PackedDataset::new(documents, &[3, 1], 5, PackingStrategy::Concatenated).unwrap();
         packed
-            .padding(-1)
-            .get(0, &mut SampleRng::new(0, 0, 0))
+            .with_padding(-1)
+            .get(
+                0,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: 0,
+                }),
+            )
             .unwrap()
             .tokens
     }
     let documents = [vec![1i64, 2, 3], vec![4]];
-    assert_eq!(tokens(documents.to_vec()), [1, 2, 3, 4, -1]);
+    assert_eq!(
+        tokens(VecDataset::new(documents.to_vec())),
+        [1, 2, 3, 4, -1]
+    );
     let shared: Vec<Arc<[i64]>> = documents
         .iter()
         .map(|tokens| tokens.as_slice().into())
         .collect();
-    assert_eq!(tokens(shared), [1, 2, 3, 4, -1]);
+    assert_eq!(tokens(VecDataset::new(shared)), [1, 2, 3, 4, -1]);
     let tensors = from_fn(2, move |index, _| {
         Ok(Tensor::from(documents[index as usize].clone()))
     });
@@ -584,7 +609,7 @@ fn documents_are_told_of_the_rows_to_come() {
             lookahead,
             told: Mutex::default(),
         };
-        Packed::new(documents, &[4; 12], 6, Packing::Concatenated).unwrap()
+        PackedDataset::new(documents, &[4; 12], 6, PackingStrategy::Concatenated).unwrap()
     };
     assert_eq!(
         (

@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 
-use pinfeed::dataset::{Packed, Packing};
+use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::error::{DocumentError, Temporary};
-use pinfeed::loader::{OnError, StreamLoader, StreamState, World};
+use pinfeed::iterable::{self, ItemIter, IterableDataset, Shard};
+use pinfeed::loader::{IterableLoader, IterableState, OnError, World};
 use pinfeed::packed::{PackedBatch, PackedRow};
-use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
 use serde_json::Value;
@@ -27,20 +27,20 @@ fn documents(lengths: &[u64]) -> Vec<Vec<u32>> {
     documents.collect()
 }
 
-fn streamed(lengths: &[u64]) -> impl StreamSource<Sample = Vec<u32>> + use<> {
+fn streamed(lengths: &[u64]) -> impl IterableDataset<Sample = Vec<u32>> + use<> {
     let documents = documents(lengths);
-    stream::from_fn(move |_, shard: Shard| {
+    iterable::from_fn(move |_, shard: Shard| {
         let all = (0..).zip(documents.clone());
         let own = all.filter(move |(number, _)| shard.keeps(*number));
         Ok(own.map(|(_, document)| Ok(document)))
     })
 }
 
-fn loader_of<S>(rows: S, batch_size: usize, workers: usize) -> StreamLoader<PackedBatch<u32>>
+fn loader_of<S>(rows: S, batch_size: usize, workers: usize) -> IterableLoader<PackedBatch<u32>>
 where
-    S: StreamSource<Sample = PackedRow<u32>>,
+    S: IterableDataset<Sample = PackedRow<u32>>,
 {
-    let builder = DataLoader::stream(rows).batch_size(batch_size);
+    let builder = DataLoader::iterable(rows).batch_size(batch_size);
     builder.num_workers(workers).seed(5).build().unwrap()
 }
 
@@ -58,7 +58,7 @@ fn rows_of(batch: &PackedBatch<u32>) -> Vec<Vec<Vec<u32>>> {
     (0..batch.tokens.shape()[0]).map(row).collect()
 }
 
-fn rows<S: StreamSource<Sample = PackedRow<u32>>>(rows: S) -> Vec<Vec<Vec<u32>>> {
+fn rows<S: IterableDataset<Sample = PackedRow<u32>>>(rows: S) -> Vec<Vec<Vec<u32>>> {
     let loader = loader_of(rows, 3, 2);
     let batches = loader.epoch(0);
     batches.flat_map(|batch| rows_of(&batch.unwrap())).collect()
@@ -96,7 +96,7 @@ fn rows_are_those_of_trl() {
             fills.values_mut().for_each(|fills| fills.sort_unstable());
             fills
         };
-        let whole = rows(packed().best_fit(buffer as usize));
+        let whole = rows(packed().with_best_fit(buffer as usize));
         let whole: Vec<_> = whole.iter().map(|row| row.concat()).collect();
         assert_eq!(fills(&whole), fills(&of("bfd_split")), "{lengths:?}");
         let sorted = |rows: &[Vec<u32>]| {
@@ -125,9 +125,9 @@ proptest! {
         batch_size in 1..6usize,
         workers in prop::sample::select(vec![0, 1, 4]),
     ) {
-        let indexed = Packed::new(documents(&lengths), &lengths, n, Packing::Concatenated).unwrap();
-        let indexed = DataLoader::builder(indexed.padding(7)).batch_size(batch_size).build().unwrap();
-        let packed = streamed(&lengths).pack(n).unwrap().padding(7);
+        let indexed = PackedDataset::new(documents(&lengths), &lengths, n, PackingStrategy::Concatenated).unwrap();
+        let indexed = DataLoader::builder(indexed.with_padding(7)).batch_size(batch_size).build().unwrap();
+        let packed = streamed(&lengths).pack(n).unwrap().with_padding(7);
         let streamed = loader_of(packed, batch_size, workers);
         for epoch in 0..2 {
             let expected: Vec<_> = indexed.epoch(epoch).map(Result::unwrap).collect();
@@ -148,13 +148,13 @@ proptest! {
         for (window, own) in lengths.chunks(size).enumerate() {
             let before = vec![0; window * size];
             let lengths = [&before, own].concat();
-            let packed = Packed::new(documents(&lengths), &lengths, n, Packing::BestFit).unwrap();
+            let packed = PackedDataset::new(documents(&lengths), &lengths, n, PackingStrategy::BestFit).unwrap();
             let loader = DataLoader::builder(packed).build().unwrap();
             let mut rows: Vec<_> = loader.epoch(0).flat_map(|batch| rows_of(&batch.unwrap())).collect();
             rows.sort();
             expected.push(rows);
         }
-        let mut rows = rows(streamed(&lengths).pack(n).unwrap().best_fit(size)).into_iter();
+        let mut rows = rows(streamed(&lengths).pack(n).unwrap().with_best_fit(size)).into_iter();
         for expected in expected {
             let mut own: Vec<_> = rows.by_ref().take(expected.len()).collect();
             own.sort();
@@ -168,8 +168,8 @@ proptest! {
 fn what_comes_depends_on_seed_epoch_and_rank_and_not_on_workers() {
     let order = |seed, epoch, rank, workers| {
         let same =
-            stream::from_fn(|_, _| Ok((0..200).map(|index| Ok(document(index, 1 + index % 7)))));
-        let loader = DataLoader::stream(same.pack(8).unwrap().best_fit(50))
+            iterable::from_fn(|_, _| Ok((0..200).map(|index| Ok(document(index, 1 + index % 7)))));
+        let loader = DataLoader::iterable(same.pack(8).unwrap().with_best_fit(50))
             .batch_size(4)
             .seed(seed)
             .world(World::new(rank, 2).unwrap())
@@ -204,7 +204,7 @@ fn rows_with_long_documents_are_spread_over_the_window() {
     let lengths: Vec<u64> = (0..200)
         .map(|index| if index % 2 == 0 { 8 } else { 2 })
         .collect();
-    let rows = rows(streamed(&lengths).pack(8).unwrap().best_fit(200));
+    let rows = rows(streamed(&lengths).pack(8).unwrap().with_best_fit(200));
     assert_eq!(rows.len(), 125);
     let early = rows[..25].iter().filter(|row| row.len() > 1).count();
     assert!((1..=15).contains(&early), "{early} of the first 25"); // 5 on average
@@ -218,10 +218,10 @@ fn ranks_pack_what_is_theirs() {
         for rank in 0..3 {
             let packed = streamed(&lengths).pack(16).unwrap();
             let packed = match buffer {
-                Some(size) => packed.best_fit(size),
+                Some(size) => packed.with_best_fit(size),
                 None => packed,
             };
-            let loader = DataLoader::stream(packed)
+            let loader = DataLoader::iterable(packed)
                 .world(World::new(rank, 3).unwrap())
                 .num_workers(2)
                 .build()
@@ -256,7 +256,7 @@ fn few_documents_are_packed_too() {
         let rows = |lengths: &[u64]| {
             let packed = streamed(lengths).pack(4).unwrap();
             let mut rows = rows(match buffer {
-                Some(size) => packed.best_fit(size),
+                Some(size) => packed.with_best_fit(size),
                 None => packed,
             });
             rows.sort();
@@ -278,7 +278,7 @@ fn few_documents_are_packed_too() {
 fn rows_that_cannot_be_are_refused() {
     for n in [0, 1 << 31, usize::MAX] {
         let error = streamed(&[1]).pack(n).unwrap_err();
-        assert!(matches!(error, Error::Option { option: "pack", .. }));
+        assert!(matches!(error, Error::InvalidOption { option: "pack", .. }));
         assert!(error.to_string().contains("1 to 2³¹ - 1 tokens"), "{error}");
     }
     assert!(streamed(&[1]).pack((1 << 31) - 1).is_ok());
@@ -288,21 +288,21 @@ fn rows_that_cannot_be_are_refused() {
 fn documents_may_be_shared_tensors_and_bytes() {
     fn tokens<S>(documents: S) -> Vec<i64>
     where
-        S: StreamSource,
+        S: IterableDataset,
         S::Sample: pinfeed::dataset::Document<Token = i64>,
     {
-        let rows = documents.pack(4).unwrap().padding(-1);
-        let loader = DataLoader::stream(rows).batch_size(9).build().unwrap();
+        let rows = documents.pack(4).unwrap().with_padding(-1);
+        let loader = DataLoader::iterable(rows).batch_size(9).build().unwrap();
         let batch = loader.epoch(0).next().unwrap().unwrap();
         batch.tokens.as_slice().to_vec()
     }
     let all = [vec![1i64, 2, 3], vec![4, 5]];
     let vectors = all.clone();
-    let vectors = stream::from_fn(move |_, _| Ok(vectors.clone().into_iter().map(Ok)));
+    let vectors = iterable::from_fn(move |_, _| Ok(vectors.clone().into_iter().map(Ok)));
     let shared: Vec<Arc<[i64]>> = all.iter().map(|one| one.clone().into()).collect();
-    let shared = stream::from_fn(move |_, _| Ok(shared.clone().into_iter().map(Ok)));
+    let shared = iterable::from_fn(move |_, _| Ok(shared.clone().into_iter().map(Ok)));
     // (Items are cloned, and tensors are not: they are loaded from items.)
-    let numbers = stream::from_fn(move |_, _| Ok((0..2usize).map(Ok)));
+    let numbers = iterable::from_fn(move |_, _| Ok((0..2usize).map(Ok)));
     let tensors = numbers.map(move |number, _| Ok(Tensor::from(all[number].clone())));
     let expected = [1, 2, 3, 4, 5, -1, -1, -1];
     assert_eq!(tokens(vectors), expected);
@@ -314,7 +314,7 @@ fn documents_may_be_shared_tensors_and_bytes() {
 fn rows_travel_to_a_device_and_may_be_mapped() {
     let device = Device::cpu();
     // The sign says which tokens are learned.
-    let chats = stream::from_fn(|_, _| Ok((0..4).map(|_| Ok(vec![-1i32, -2, 3, 4, 5]))));
+    let chats = iterable::from_fn(|_, _| Ok((0..4).map(|_| Ok(vec![-1i32, -2, 3, 4, 5]))));
     let rows = chats.pack(8).unwrap().map(|row, _| {
         let labels = row
             .tokens
@@ -324,7 +324,7 @@ fn rows_travel_to_a_device_and_may_be_mapped() {
         let tokens = row.tokens.iter().map(|token| token.abs()).collect();
         Ok((PackedRow { tokens, ..row }, labels))
     });
-    let loader = DataLoader::stream(rows)
+    let loader = DataLoader::iterable(rows)
         .batch_size(3)
         .num_workers(2)
         .pin_memory(&device)
@@ -332,7 +332,7 @@ fn rows_travel_to_a_device_and_may_be_mapped() {
         .unwrap();
     let (rows, labels) = loader
         .epoch(0)
-        .to_device(&device, 2)
+        .prefetch_to_device(&device, 2)
         .next()
         .unwrap()
         .unwrap();
@@ -347,7 +347,7 @@ fn rows_travel_to_a_device_and_may_be_mapped() {
 #[test]
 fn a_broken_document_is_an_error_of_its_own() {
     let source = || {
-        let lines = stream::from_fn(|_, _| {
+        let lines = iterable::from_fn(|_, _| {
             Ok((0..12u64).map(|number| match number {
                 4 => Err("line 4 is no text".into()),
                 number => Ok(number),
@@ -365,7 +365,7 @@ fn a_broken_document_is_an_error_of_its_own() {
         .collect();
     for (buffer, workers) in [(None, 0), (None, 3), (Some(5), 0), (Some(5), 3)] {
         let packed = || match buffer {
-            Some(size) => source().pack(4).unwrap().best_fit(size),
+            Some(size) => source().pack(4).unwrap().with_best_fit(size),
             None => source().pack(4).unwrap(),
         };
         let loader = loader_of(packed(), 1, workers);
@@ -397,7 +397,7 @@ fn a_broken_document_is_an_error_of_its_own() {
                 ]
             );
         }
-        let loader = DataLoader::stream(packed())
+        let loader = DataLoader::iterable(packed())
             .on_error(OnError::Skip { at_most: 3 })
             .retry(3, std::time::Duration::from_millis(1))
             .batch_size(2)
@@ -427,10 +427,10 @@ struct Reading {
     first: u64,
 }
 
-impl StreamSource for Corpus {
+impl IterableDataset for Corpus {
     type Item = u64;
     type Sample = Arc<[u32]>;
-    type Stream = Reading;
+    type Iter = Reading;
 
     fn open(&self, epoch: u64, _: Shard) -> Result<Reading, BoxError> {
         Ok(Reading {
@@ -458,7 +458,7 @@ impl StreamSource for Corpus {
     }
 }
 
-impl ItemStream for Reading {
+impl ItemIter for Reading {
     type Item = u64;
 
     fn next(&mut self) -> Option<Result<u64, BoxError>> {
@@ -483,12 +483,12 @@ impl ItemStream for Reading {
 #[derive(Clone)]
 struct Blind(Corpus);
 
-impl StreamSource for Blind {
+impl IterableDataset for Blind {
     type Item = u64;
     type Sample = Arc<[u32]>;
-    type Stream = std::vec::IntoIter<Result<u64, BoxError>>;
+    type Iter = std::vec::IntoIter<Result<u64, BoxError>>;
 
-    fn open(&self, epoch: u64, _: Shard) -> Result<Self::Stream, BoxError> {
+    fn open(&self, epoch: u64, _: Shard) -> Result<Self::Iter, BoxError> {
         let all: Vec<_> = (0..self.0.lengths.len() as u64)
             .map(|at| Ok(1_000 * epoch + at))
             .collect();
@@ -510,22 +510,22 @@ struct Way {
     kind: usize,
 }
 
-type Rows = Box<dyn Fn(usize, StreamState, Option<usize>) -> (Vec<Seen>, StreamState)>;
+type Rows = Box<dyn Fn(usize, IterableState, Option<usize>) -> (Vec<Seen>, IterableState)>;
 
 /// What a batch was: its rows with what they drew, or which document failed.
 type Seen = std::result::Result<(Vec<u32>, Vec<u32>), u64>;
 
 fn ways<S>(own: S, way: Way, batch_size: usize) -> Rows
 where
-    S: StreamSource<Sample = Arc<[u32]>> + Clone,
+    S: IterableDataset<Sample = Arc<[u32]>> + Clone,
 {
-    fn packed<S: StreamSource<Sample = Arc<[u32]>>>(
+    fn packed<S: IterableDataset<Sample = Arc<[u32]>>>(
         source: S,
         way: Way,
-    ) -> pinfeed::stream::Pack<S> {
+    ) -> pinfeed::iterable::Packed<S> {
         let packed = source.pack(way.n).unwrap();
         match way.buffer {
-            Some(size) => packed.best_fit(size),
+            Some(size) => packed.with_best_fit(size),
             None => packed,
         }
     }
@@ -533,14 +533,14 @@ where
         source: S,
         batch_size: usize,
         workers: usize,
-        state: &StreamState,
+        state: &IterableState,
         stop: Option<usize>,
-    ) -> (Vec<Seen>, StreamState)
+    ) -> (Vec<Seen>, IterableState)
     where
-        S: StreamSource<Sample = PackedRow<u32>>,
+        S: IterableDataset<Sample = PackedRow<u32>>,
     {
         let noisy = source.map(|row, rng| Ok((row.tokens, rng.next_u32())));
-        let loader = DataLoader::stream(noisy)
+        let loader = DataLoader::iterable(noisy)
             .batch_size(batch_size)
             .num_workers(workers)
             .seed(5)
@@ -575,7 +575,7 @@ where
             }
             2 => {
                 let mixed =
-                    stream::mix([(own().shuffle(way.before), 2.0), (own().shuffle(3), 1.0)])
+                    iterable::mix([(own().shuffle(way.before), 2.0), (own().shuffle(3), 1.0)])
                         .unwrap();
                 let rows = packed(mixed.repeat_n(2), way)
                     .skip(1)
@@ -615,8 +615,8 @@ proptest! {
             true => ways(own, way, batch_size),
             false => ways(Blind(own), way, batch_size),
         };
-        let (whole, end) = run(0, StreamState::default(), None);
-        let (mut seen, mut state) = (Vec::new(), StreamState::default());
+        let (whole, end) = run(0, IterableState::default(), None);
+        let (mut seen, mut state) = (Vec::new(), IterableState::default());
         for (stop, workers) in stops.into_iter().map(|(stop, workers)| (Some(stop), workers)).chain([(None, 2)]) {
             let (more, reached) = run(workers, state, stop);
             seen.extend(more);
@@ -637,7 +637,7 @@ fn seeking_reads_what_is_needed_only() {
     for (buffer, at_most) in [(None, 40), (Some(30), 60 + 40)] {
         let packed = own.clone().pack(32).unwrap();
         let packed = match buffer {
-            Some(size) => packed.best_fit(size),
+            Some(size) => packed.with_best_fit(size),
             None => packed,
         };
         let loader = loader_of(packed, 2, 0);
@@ -666,7 +666,7 @@ fn memory_and_waiting_are_bounded() {
         lengths: vec![8; 1_000],
         ..Corpus::default()
     };
-    let loader = loader_of(own.clone().pack(32).unwrap().best_fit(100), 1, 0);
+    let loader = loader_of(own.clone().pack(32).unwrap().with_best_fit(100), 1, 0);
     let mut pulled = 0;
     for (number, batch) in loader.epoch(0).enumerate() {
         drop(batch);
@@ -705,7 +705,7 @@ fn a_state_of_other_rows_is_refused() {
         ..Corpus::default()
     };
     let packed = |n, buffer: Option<usize>| match buffer {
-        Some(size) => own().pack(n).unwrap().best_fit(size),
+        Some(size) => own().pack(n).unwrap().with_best_fit(size),
         None => own().pack(n).unwrap(),
     };
     let others = |buffer: Option<usize>| {
@@ -755,7 +755,7 @@ fn a_state_of_other_documents_is_refused() {
         };
         let packed = own.pack(10).unwrap();
         match buffer {
-            Some(size) => loader_of(packed.best_fit(size), 1, 0),
+            Some(size) => loader_of(packed.with_best_fit(size), 1, 0),
             None => loader_of(packed, 1, 0),
         }
     };
@@ -770,7 +770,7 @@ fn a_state_of_other_documents_is_refused() {
         let other = loader(now, buffer);
         let mut resumed = other.resume(0..1, &epoch.state()).unwrap().next().unwrap();
         let error = resumed.next().unwrap().unwrap_err();
-        assert!(matches!(error, Error::Stream { epoch: 0, .. }), "{error}");
+        assert!(matches!(error, Error::Iterable { epoch: 0, .. }), "{error}");
         assert!(
             error
                 .to_string()

@@ -36,7 +36,7 @@ fn batches_are_those_of_pytorch() {
             let elements = shape.iter().product::<usize>();
             let rows = (0..elements).map(|at| (100 * index + at) as f32).collect();
             let rows = Tensor::from_vec(rows, &shape).unwrap();
-            Padded::new(rows).unwrap().value(value)
+            Padded::new(rows).unwrap().with_value(value)
         });
         let batch = batch.unwrap();
         assert_eq!(batch.values.shape()[..], numbers(&case["shape"]), "{case}");
@@ -63,7 +63,7 @@ proptest! {
         let expected = samples.clone();
         let dataset = from_fn(samples.len(), move |index, _| {
             let rows = Padded::from(samples[index as usize].clone());
-            let rows = rows.value(value).multiple_of(multiple);
+            let rows = rows.with_value(value).with_multiple_of(multiple);
             Ok((index as i64, rows.mask(), rows))
         });
         let device = Device::cpu();
@@ -117,7 +117,7 @@ fn samples_padded_otherwise_are_refused() {
     };
     let (index, said) = refusal(|index| {
         let value = if index == 2 { 0.0 } else { -100.0 };
-        Padded::from(vec![1.0; index]).value(value)
+        Padded::from(vec![1.0; index]).with_value(value)
     });
     assert_eq!(
         (index, said.as_str()),
@@ -126,7 +126,7 @@ fn samples_padded_otherwise_are_refused() {
             "it is padded with 0.0, and the first sample of its batch with -100.0: pad all samples alike"
         )
     );
-    let (index, said) = refusal(|index| Padded::from(vec![1.0; 9]).multiple_of(8 + index / 3));
+    let (index, said) = refusal(|index| Padded::from(vec![1.0; 9]).with_multiple_of(8 + index / 3));
     assert_eq!(index, 3);
     assert!(
         said.starts_with("it is padded with 0.0 to a multiple of 9,"),
@@ -144,7 +144,9 @@ fn samples_padded_otherwise_are_refused() {
     assert!(Padded::new(Tensor::<u8>::zeros(&[])).is_err());
 
     // A number that is none is no other one.
-    let batch = batch_of(2, |index| Padded::from(vec![1.0; index]).value(f32::NAN));
+    let batch = batch_of(2, |index| {
+        Padded::from(vec![1.0; index]).with_value(f32::NAN)
+    });
     let batch = batch.unwrap();
     assert!(batch.values.as_slice()[0].is_nan() && batch.values.as_slice()[1] == 1.0);
 }
@@ -152,7 +154,7 @@ fn samples_padded_otherwise_are_refused() {
 #[test]
 fn an_error_names_the_field_of_the_struct_or_tuple() {
     let samples = from_fn(2, |index, _| {
-        let labels = Padded::from(vec![1i64]).value(-(index as i64));
+        let labels = Padded::from(vec![1i64]).with_value(-(index as i64));
         Ok((index as i64, labels))
     });
     let loader = DataLoader::builder(samples).batch_size(2).build().unwrap();
@@ -166,7 +168,10 @@ fn an_error_names_the_field_of_the_struct_or_tuple() {
 #[test]
 fn what_is_too_long_is_cut_or_refused() {
     let rows = |length: usize| Padded::from((0..length).map(|x| [x as f32; 3]).collect::<Vec<_>>());
-    let batch = batch_of(6, move |index| rows(2 * index).truncate(5).multiple_of(4)).unwrap();
+    let batch = batch_of(6, move |index| {
+        rows(2 * index).truncate(5).with_multiple_of(4)
+    })
+    .unwrap();
     assert_eq!(batch.values.shape()[..], [6, 8, 3]);
     assert_eq!(batch.lengths.as_slice(), [0, 2, 4, 5, 5, 5]);
     let cut: Vec<f32> = (0..5).flat_map(|x| [x as f32; 3]).collect();
@@ -197,7 +202,7 @@ fn what_is_too_long_is_cut_or_refused() {
 #[test]
 fn empty_samples_make_an_empty_batch() {
     let samples = from_fn(6, |index, _| {
-        Ok(Padded::from(vec![index as i64; index as usize / 3]).multiple_of(8))
+        Ok(Padded::from(vec![index as i64; index as usize / 3]).with_multiple_of(8))
     });
     for workers in [0, 2] {
         let loader = DataLoader::builder(samples.clone())
@@ -221,7 +226,7 @@ fn texts(is_bad: fn(u64) -> bool) -> impl Dataset<Sample = (i64, Padded<i64>)> {
         true => Err::<_, BoxError>("it is broken".into()),
         false => Ok((
             index as i64,
-            Padded::from(vec![index as i64; index as usize % 11]).value(-1),
+            Padded::from(vec![index as i64; index as usize % 11]).with_value(-1),
         )),
     })
 }
@@ -279,7 +284,7 @@ fn long_rows_are_padded_too() {
     let length = |index: u64| 700 * (index as usize % 7);
     let samples = from_fn(28, move |index, _| {
         let rows = vec![[index as f32; 80]; length(index)];
-        Ok(Padded::from(rows).value(-11.5).multiple_of(64))
+        Ok(Padded::from(rows).with_value(-11.5).with_multiple_of(64))
     });
     let device = Device::cpu();
     let loader = DataLoader::builder(samples)

@@ -63,7 +63,7 @@ fn batches_arrive_in_any_order(backend: &Backend) {
         for (workers, prefetch, stops_after) in [(2, 3, 5), (3, 6, 11), (4, 4, usize::MAX)] {
             let loader = loader(backend, (workers, prefetch, pins), broken);
             let epochs = loader.resume(0..2, &state).unwrap();
-            let mut epochs = epochs.to_device(&backend.device, depth);
+            let mut epochs = epochs.prefetch_to_device(&backend.device, depth);
             let mut epoch = epochs.next().unwrap().with_info();
             for batch in epoch.by_ref().take(stops_after) {
                 let Ok(((rows, numbers), info)) = batch else {
@@ -101,7 +101,7 @@ fn little_device_memory_is_enough_in_any_order(backend: &Backend) {
     backend.device.set_device_budget_bytes(40_000);
     let loader = loader(backend, (3, 5, true), None);
     let mut seen = Vec::new();
-    for epoch in loader.epochs(0..2).to_device(&backend.device, 4) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&backend.device, 4) {
         for batch in epoch {
             let (_, numbers) = batch.unwrap();
             seen.extend_from_slice(numbers.to_host(true).unwrap().wait().unwrap().as_slice());

@@ -13,7 +13,7 @@ use pinfeed::ragged::Ragged;
 use pinfeed::sample::{Filled, Layout, Row};
 use pinfeed::{
     Batch, BoxError, DataLoader, DeviceTensor, Error, Host, Sample, Tensor, TensorDataset, from_fn,
-    stream,
+    iterable,
 };
 
 use crate::Test;
@@ -136,7 +136,7 @@ fn in_turn(backend: &Backend, workers: usize, count: usize) {
     let buffers = DeviceBuffers::new(&backend.device, count).unwrap();
     assert_eq!(buffers.count(), count);
     let mut seen = Vec::new();
-    for epoch in loader.epochs(0..3).to_device(&buffers, 2) {
+    for epoch in loader.epochs(0..3).prefetch_to_device(&buffers, 2) {
         for (number, batch) in epoch.enumerate() {
             let batch = batch.unwrap();
             seen.push(addresses(backend, &batch));
@@ -144,7 +144,7 @@ fn in_turn(backend: &Backend, workers: usize, count: usize) {
         }
     }
     // One epoch alone goes on with the next buffer.
-    for (number, batch) in loader.epoch(3).to_device(&buffers, 2).enumerate() {
+    for (number, batch) in loader.epoch(3).prefetch_to_device(&buffers, 2).enumerate() {
         let batch = batch.unwrap();
         seen.push(addresses(backend, &batch));
         check(&batch, number);
@@ -188,7 +188,7 @@ fn a_buffer_is_written_when_its_kernels_are_done(backend: &Backend) {
         let mut sums = Tensor::from(vec![0u32; 60])
             .to_device(device, false)
             .unwrap();
-        for (step, batch) in loader.epoch(0).to_device(&buffers, 2).enumerate() {
+        for (step, batch) in loader.epoch(0).prefetch_to_device(&buffers, 2).enumerate() {
             let batch = batch.unwrap();
             let words = batch.on(&stream).unwrap();
             let sum = sums.on_mut(&stream).unwrap();
@@ -212,7 +212,7 @@ fn a_batch_that_is_held_is_not_overwritten(backend: &Backend) {
     for workers in [0, 2] {
         let loader = loader(backend, workers);
         let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
-        let mut epoch = loader.epoch(0).to_device(&buffers, 2);
+        let mut epoch = loader.epoch(0).prefetch_to_device(&buffers, 2);
         let first = epoch.next().unwrap().unwrap();
         let second = epoch.next().unwrap().unwrap();
         match epoch.next().unwrap() {
@@ -249,7 +249,7 @@ fn a_batch_that_outgrows_its_buffer_is_an_error(backend: &Backend) {
         let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
         let found: Vec<_> = loader
             .epoch(epoch)
-            .to_device(&buffers, 1)
+            .prefetch_to_device(&buffers, 1)
             .map(|batch| match batch {
                 Ok(_) => None,
                 Err(error) => Some(error.to_string()),
@@ -303,7 +303,11 @@ fn a_run_goes_on_at_a_short_last_batch(backend: &Backend) {
         let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
         let state = loader.state_at(0, 100);
         let mut seen = Vec::new();
-        for epoch in loader.resume(0..3, &state).unwrap().to_device(&buffers, 1) {
+        for epoch in loader
+            .resume(0..3, &state)
+            .unwrap()
+            .prefetch_to_device(&buffers, 1)
+        {
             let first = 11 - epoch.len();
             for (number, batch) in epoch.enumerate() {
                 let batch = batch.unwrap();
@@ -332,7 +336,7 @@ fn ranks_go_on_at_a_short_last_batch(backend: &Backend) {
         let rows: Vec<usize> = loader
             .resume(0..2, &loader.state_at(0, 30))
             .unwrap()
-            .to_device(&buffers, 1)
+            .prefetch_to_device(&buffers, 1)
             .flatten()
             .map(|batch| samples_of(&batch.unwrap()).len())
             .collect();
@@ -356,7 +360,7 @@ fn the_first_batch_lacks_bad_samples(backend: &Backend) {
             .build::<Tensor<i32>>()
             .unwrap();
         let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
-        let batches = loader.epoch(0).to_device(&buffers, 1);
+        let batches = loader.epoch(0).prefetch_to_device(&buffers, 1);
         let found: Vec<u64> = batches
             .flat_map(|batch| samples_of(&batch.unwrap()))
             .collect();
@@ -386,7 +390,7 @@ fn the_short_last_batch_comes_first(backend: &Backend) {
         .build::<Tensor<i32>>()
         .unwrap();
     let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
-    let mut epoch = loader.epoch(0).to_device(&buffers, 1);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&buffers, 1);
     let last = epoch.next().unwrap().unwrap();
     assert_eq!(samples_of(&last), [4]);
     let first_address = address(backend, &last);
@@ -510,7 +514,7 @@ fn a_batch_that_is_slow_to_be_sent_holds_one_buffer(backend: &Backend) {
     let _opens = Opens(Arc::clone(&gate));
     let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
     let mut found = Vec::new();
-    for batch in loader.epoch(0).to_device(&buffers, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(&buffers, 1) {
         found.extend(samples_of(&batch.unwrap()));
         if found.len() == 18 {
             gate.open();
@@ -534,7 +538,7 @@ fn a_short_list_comes_first(backend: &Backend) {
             .build::<Tensor<i32>>()
             .unwrap();
         let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
-        for epoch in loader.epochs(0..2).to_device(&buffers, 1) {
+        for epoch in loader.epochs(0..2).prefetch_to_device(&buffers, 1) {
             let found: Vec<_> = epoch.map(|batch| samples_of(&batch.unwrap())).collect();
             assert_eq!(found, lists);
         }
@@ -542,12 +546,14 @@ fn a_short_list_comes_first(backend: &Backend) {
 }
 
 fn a_stream_goes_on_at_its_short_end(backend: &Backend) {
-    let loader = DataLoader::stream(stream::from_fn(|_, _| Ok((0..23).map(|n| Ok(numbers(n))))))
-        .batch_size(10)
-        .num_workers(2)
-        .pin_memory(&backend.device)
-        .build::<Tensor<i32>>()
-        .unwrap();
+    let loader = DataLoader::iterable(iterable::from_fn(
+        |_, _| Ok((0..23).map(|n| Ok(numbers(n)))),
+    ))
+    .batch_size(10)
+    .num_workers(2)
+    .pin_memory(&backend.device)
+    .build::<Tensor<i32>>()
+    .unwrap();
     let mut epoch = loader.epoch(0);
     assert_eq!(epoch.by_ref().take(2).count(), 2);
     let state = epoch.state();
@@ -555,7 +561,7 @@ fn a_stream_goes_on_at_its_short_end(backend: &Backend) {
     let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
     let epochs = loader.resume(0..2, &state).unwrap();
     let found: Vec<u64> = epochs
-        .to_device(&buffers, 1)
+        .prefetch_to_device(&buffers, 1)
         .flatten()
         .flat_map(|batch| samples_of(&batch.unwrap()))
         .collect();
@@ -576,7 +582,7 @@ fn values_on_the_host_do_not_matter(backend: &Backend) {
     let buffers = DeviceBuffers::new(&backend.device, 2).unwrap();
     let epochs = loader.resume(0..2, &loader.state_at(0, 20)).unwrap();
     let mut found = Vec::new();
-    for batch in epochs.to_device(&buffers, 1).flatten() {
+    for batch in epochs.prefetch_to_device(&buffers, 1).flatten() {
         let (rows, names) = batch.unwrap();
         let rows = samples_of(&rows);
         assert!(
@@ -594,7 +600,7 @@ fn buffers_go_with_their_last_holder(backend: &Backend) {
     let loader = loader(backend, 2);
     let buffers = DeviceBuffers::new(device, 2).unwrap();
     assert_eq!(device.memory().device_held_bytes, 0);
-    let mut epoch = loader.epoch(0).to_device(&buffers, 1);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&buffers, 1);
     let batch = epoch.next().unwrap().unwrap();
     epoch.next().unwrap().unwrap();
     drop(epoch);
@@ -612,13 +618,13 @@ fn an_epoch_that_is_left_leaves_its_buffers(backend: &Backend) {
     let loader = loader(backend, 3);
     let buffers = DeviceBuffers::new(&backend.device, 3).unwrap();
     for left in 0..11 {
-        let mut epoch = loader.epoch(0).to_device(&buffers, 2);
+        let mut epoch = loader.epoch(0).prefetch_to_device(&buffers, 2);
         for number in 0..left {
             check(&epoch.next().unwrap().unwrap(), number);
         }
         drop(epoch);
     }
-    for (number, batch) in loader.epoch(1).to_device(&buffers, 2).enumerate() {
+    for (number, batch) in loader.epoch(1).prefetch_to_device(&buffers, 2).enumerate() {
         check(&batch.unwrap(), number);
     }
 }
@@ -628,7 +634,7 @@ fn buffers_without_memory_say_so_and_go_on(backend: &Backend) {
     let loader = loader(backend, 2);
     let buffers = DeviceBuffers::new(device, 2).unwrap();
     device.set_device_budget_bytes(16 << 10); // for one buffer
-    let mut epoch = loader.epoch(0).to_device(&buffers, 1);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&buffers, 1);
     check(&epoch.next().unwrap().unwrap(), 0);
     assert!(matches!(
         epoch.next().unwrap(),

@@ -55,7 +55,10 @@ fn bytes_in_flight_stay_within_their_limit(backend: &Backend) {
                 false => builder.build().unwrap(),
             };
             let mut largest = 0;
-            for epoch in loader.epochs(0..2).to_device(&backend.device, depth) {
+            for epoch in loader
+                .epochs(0..2)
+                .prefetch_to_device(&backend.device, depth)
+            {
                 let mut seen = Vec::new();
                 for batch in epoch {
                     let (ragged, (padded, indices)) = batch.unwrap();

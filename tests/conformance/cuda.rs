@@ -274,7 +274,7 @@ fn a_captured_graph_reads_each_batch(backend: &Backend) {
         let mut graphs: HashMap<u64, sys::CUgraphExec> = HashMap::new();
         for (number, batch) in loader
             .epochs(0..3)
-            .to_device(&buffers, 2)
+            .prefetch_to_device(&buffers, 2)
             .flatten()
             .enumerate()
         {

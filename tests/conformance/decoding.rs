@@ -47,9 +47,9 @@ type Rows = Result<Host, Error>;
 /// Whether the device's decoder can be used; on a GPU, nvJPEG may be missing, or the hardware.
 pub fn ready(device: &Device) -> pinfeed::Result<()> {
     let list = [(fixture("444-37x11.jpg"), 0)];
-    let pictures = ImageFolder::from_list(list)?.transform(ImageTransform::eval(8));
-    let loader = loader(pictures.decode(Decode::Device), device, 1, 0);
-    for batch in loader.epoch(0).to_device(device, 1) {
+    let pictures = ImageFolder::from_list(list)?.with_transform(ImageTransform::eval(8));
+    let loader = loader(pictures.with_decode(Decode::Device), device, 1, 0);
+    for batch in loader.epoch(0).prefetch_to_device(device, 1) {
         if let Err(error @ Error::Decoder { .. }) = batch {
             return Err(error); // others are the tests' to find
         }
@@ -80,7 +80,7 @@ fn pictures() -> Vec<(PathBuf, i64)> {
 
 fn folder(list: &[(PathBuf, i64)], side: usize) -> ImageFolder {
     let folder = ImageFolder::from_list(list.iter().cloned()).unwrap();
-    folder.transform(ImageTransform::train(side))
+    folder.with_transform(ImageTransform::train(side))
 }
 
 fn loader(
@@ -101,14 +101,14 @@ fn fetched(there: Result<There, Error>) -> Rows {
 
 /// An epoch that the device decodes, and its counts.
 fn by_device(loader: &DataLoader<Host>, device: &Device, epoch: u64) -> (Vec<Rows>, Stats) {
-    let mut sent = loader.epoch(epoch).to_device(device, 2);
+    let mut sent = loader.epoch(epoch).prefetch_to_device(device, 2);
     let rows = sent.by_ref().map(fetched).collect();
     (rows, sent.stats())
 }
 
 /// The same on the host, where the CPU decodes, by a loader without workers.
 fn by_cpu(pictures: &ImageFolder, device: &Device, batch: usize, epoch: u64) -> Vec<Rows> {
-    let loader = loader(pictures.clone().decode(Decode::Cpu), device, batch, 0);
+    let loader = loader(pictures.clone().with_decode(Decode::Cpu), device, batch, 0);
     loader.epoch(epoch).collect()
 }
 
@@ -184,7 +184,7 @@ fn decoding_gives_the_cpus_rows(backend: &Backend) {
     for side in [16, 64] {
         let pictures = folder(&list, side);
         for (batch, workers) in [(1, 1), (8, 0), (8, 3), (200, 2)] {
-            let encoded = pictures.clone().decode(Decode::Device);
+            let encoded = pictures.clone().with_decode(Decode::Device);
             let loader = loader(encoded, device, batch, workers);
             for epoch in 0..2 {
                 let how = format!("{side}, {batch} a batch, {workers} workers, epoch {epoch}");
@@ -243,7 +243,7 @@ fn decoding_fails_as_on_the_cpu(backend: &Backend) {
         for workers in [0, 1, 3] {
             let how = format!("{on_error:?}, {workers} workers");
             let of = |decode| {
-                let loader = DataLoader::builder(pictures.clone().decode(decode));
+                let loader = DataLoader::builder(pictures.clone().with_decode(decode));
                 let loader = loader.batch_size(3).seed(3).num_workers(workers);
                 let loader = loader.on_error(on_error).pin_memory(device);
                 loader.build::<Host>().unwrap()
@@ -251,7 +251,7 @@ fn decoding_fails_as_on_the_cpu(backend: &Backend) {
             let (encoded, plain) = (of(Decode::Device), of(Decode::Cpu));
             for epoch in 0..2 {
                 let (there, stats) = by_device(&encoded, device, epoch);
-                let mut sent = plain.epoch(epoch).to_device(device, 2);
+                let mut sent = plain.epoch(epoch).prefetch_to_device(device, 2);
                 let here: Vec<Rows> = sent.by_ref().map(fetched).collect();
                 compare(backend, &there, &here, &mut Off::default(), &how);
                 assert!(stats.device_decoded > 0, "{how}");
@@ -281,7 +281,7 @@ fn decoding_fails_as_on_the_cpu(backend: &Backend) {
     let names = ["grey.jpg", "damaged-long-interval.jpg", "444-37x11.jpg"];
     let list: Vec<_> = names.iter().map(|name| fixture(name)).zip(0..).collect();
     let pictures = folder(&list, 24);
-    let loader = loader(pictures.clone().decode(Decode::Device), device, 1, 2);
+    let loader = loader(pictures.clone().with_decode(Decode::Device), device, 1, 2);
     for epoch in 0..2 {
         let mut there = by_device(&loader, device, epoch).0;
         let mut here = by_cpu(&pictures, device, 1, epoch);
@@ -312,7 +312,7 @@ fn decoding_may_be_left_and_shared(backend: &Backend) {
     let device = &backend.device;
     let list = pictures();
     let pictures = folder(&list, 16);
-    let encoded = pictures.clone().decode(Decode::Device);
+    let encoded = pictures.clone().with_decode(Decode::Device);
     let mut own = None;
     for (batch, workers) in [(1, 1), (4, 0), (4, 1), (7, 3), (64, 2)] {
         let how = format!("{batch} a batch, {workers} workers");
@@ -320,7 +320,9 @@ fn decoding_may_be_left_and_shared(backend: &Backend) {
         let whole = by_cpu(&pictures, device, batch, 7);
         for taken in [0, 1, 2, 5] {
             let taken = taken.min(whole.len());
-            let mut epochs = loader.epochs(7..10).to_device(device, 1 + taken % 3);
+            let mut epochs = loader
+                .epochs(7..10)
+                .prefetch_to_device(device, 1 + taken % 3);
             let mut epoch = epochs.next().unwrap();
             let kept: Vec<_> = epoch.by_ref().take(taken).collect();
             match taken % 2 {
@@ -372,7 +374,7 @@ fn devices_decode_their_own_batches(backend: &Backend) {
     let (list, devices) = (pictures(), backend.devices());
     let pictures = folder(&list, 32);
     for decode in [Decode::Device, Decode::Both] {
-        let loader = DataLoader::builder(pictures.clone().decode(decode));
+        let loader = DataLoader::builder(pictures.clone().with_decode(decode));
         let loader = loader.batch_size(BATCH).drop_last(true).seed(9);
         let loader = loader.num_workers(3).pin_memory(&devices);
         let loader = match decode {
@@ -440,7 +442,7 @@ fn all_by_device(
     let patience = Instant::now() + Duration::from_secs(60);
     loop {
         // (Always the same epoch: its random numbers are compared.)
-        let mut sent = loader.epoch(1).to_device(device, 2);
+        let mut sent = loader.epoch(1).prefetch_to_device(device, 2);
         let mut rows = Vec::new();
         for pixels in sent.by_ref() {
             let pixels = pixels.unwrap().to_host(true).unwrap().wait().unwrap();
@@ -460,11 +462,11 @@ fn all_by_device(
 /// pixels that the device's decoder makes of the file.
 fn decoding_changes_as_the_cpu_does(backend: &Backend) {
     let device = &backend.device;
-    let jitter = ColorJitter::new().brightness(0.6).contrast(0.6);
-    let jitter = jitter.saturation(0.8).hue(0.5);
-    let erasing = RandomErasing::new().value([124, 116, 104]);
-    let smooth = RandomRotation::from(40.0).interpolation(Interpolation::Bilinear);
-    let augment = RandAugment::new().num_ops(3).magnitude(20);
+    let jitter = ColorJitter::new().with_brightness(0.6).with_contrast(0.6);
+    let jitter = jitter.with_saturation(0.8).with_hue(0.5);
+    let erasing = RandomErasing::new().with_value([124, 116, 104]);
+    let smooth = RandomRotation::from(40.0).with_interpolation(Interpolation::Bilinear);
+    let augment = RandAugment::new().with_num_ops(3).with_magnitude(20);
     let transforms = [
         ImageTransform::train(48)
             .color_jitter(jitter)
@@ -472,8 +474,8 @@ fn decoding_changes_as_the_cpu_does(backend: &Backend) {
             .random_erasing(erasing),
         ImageTransform::train(48).rand_augment(augment),
         ImageTransform::train(33)
-            .interpolation(Interpolation::Bicubic)
-            .rand_augment(augment.interpolation(Interpolation::Bilinear))
+            .with_interpolation(Interpolation::Bicubic)
+            .rand_augment(augment.with_interpolation(Interpolation::Bilinear))
             .random_horizontal_flip(0.5)
             .color_jitter(jitter),
         ImageTransform::new()
@@ -493,7 +495,7 @@ fn decoding_changes_as_the_cpu_does(backend: &Backend) {
     let names = ["420-37x11.jpg", "440-4x9.jpg", "grey.jpg", "444-37x1.jpg"];
     for (at, name) in names.into_iter().enumerate() {
         let file = std::fs::read(fixture(name)).unwrap();
-        let encoded = move || LazyImage::encoded(file.clone()).decode_on(Decode::Device);
+        let encoded = move || LazyImage::encoded(file.clone()).with_decode(Decode::Device);
         let as_it_is = ImageTransform::new();
         let shape = encoded().shape().unwrap();
         let pixels = all_by_device(repeated(encoded.clone(), &as_it_is), device, 32);

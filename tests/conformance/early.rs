@@ -18,8 +18,8 @@ pub const TESTS: &[Test] = &[
         no_slabs_are_made_early_that_may_be_of_no_use,
     ),
     (
-        "slabs_are_made_early_of_max_batch_bytes",
-        slabs_are_made_early_of_max_batch_bytes,
+        "slabs_are_made_early_of_min_slab_bytes",
+        slabs_are_made_early_of_min_slab_bytes,
     ),
     (
         "no_more_slabs_are_made_early_than_the_budget_has_room_for",
@@ -137,13 +137,13 @@ fn no_slabs_are_made_early_that_may_be_of_no_use(backend: &Backend) {
 }
 
 /// Nothing but the option tells the size.
-fn slabs_are_made_early_of_max_batch_bytes(backend: &Backend) {
+fn slabs_are_made_early_of_min_slab_bytes(backend: &Backend) {
     let device = &backend.device;
     let samples = from_fn(60, |index, _| Ok(Tensor::from(vec![index as u8; 100])));
     let builder = DataLoader::builder(samples)
         .batch_size(10)
         .prefetch(2) // no runs of batches, which share larger slabs
-        .max_batch_bytes(3 * PAGE);
+        .min_slab_bytes(3 * PAGE);
     let loader = builder.num_workers(1).pin_memory(device).build().unwrap();
     wait_for(device, 5);
     for batch in loader.epochs(0..2).flatten() {

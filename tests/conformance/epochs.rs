@@ -166,7 +166,7 @@ fn each_epoch_gives_what_it_gives_alone(backend: &Backend) {
             }
             assert!(epochs.next().is_none() && epochs.next().is_none());
             for depth in [0, 1, 3] {
-                let mut epochs = loader.epochs(numbers).to_device(device, depth);
+                let mut epochs = loader.epochs(numbers).prefetch_to_device(device, depth);
                 for expected in &expected {
                     let mut epoch = epochs.next().unwrap();
                     for (come, expected) in expected.iter().enumerate() {
@@ -180,7 +180,7 @@ fn each_epoch_gives_what_it_gives_alone(backend: &Backend) {
             }
             // Each epoch sent by itself.
             for (epoch, expected) in loader.epochs(numbers).zip(&expected) {
-                let batches = epoch.to_device(device, 2);
+                let batches = epoch.prefetch_to_device(device, 2);
                 let batches: Vec<_> = batches
                     .map(|batch| contents(&back(&batch.unwrap())))
                     .collect();
@@ -227,7 +227,7 @@ fn epochs_in_parts_give_the_same(backend: &Backend) {
                     true => loader(known_samples, &how, device),
                     false => loader(samples(), &how, device),
                 };
-                let mut epochs = loader.epochs(2..6).to_device(device, depth);
+                let mut epochs = loader.epochs(2..6).prefetch_to_device(device, depth);
                 for number in 2..6 {
                     let epoch = epochs.next().unwrap();
                     let indices: Vec<_> = epoch
@@ -396,7 +396,7 @@ fn next_epoch_loaded(device: &Device, pause: Duration) -> u64 {
     count.wait_for(10);
     std::thread::sleep(Duration::from_millis(20));
     let before = count.get();
-    let mut epochs = loader.epochs(0..2).to_device(device, 2);
+    let mut epochs = loader.epochs(0..2).prefetch_to_device(device, 2);
     let mut epoch = epochs.next().unwrap();
     let mut batch = epoch.next().unwrap().unwrap();
     for _ in 2..=4 {
@@ -431,7 +431,7 @@ fn nothing_is_page_locked_at_a_boundary(backend: &Backend) {
                 .num_workers(3)
                 .prefetch(prefetch)
                 .pin_memory(device)
-                .max_batch_bytes((batch_size + 1) * (ROW + 256))
+                .min_slab_bytes((batch_size + 1) * (ROW + 256))
                 .build()
                 .unwrap();
             // Of the batches ahead, the consumer's, one that is copied and one on its way.
@@ -451,7 +451,11 @@ fn nothing_is_page_locked_at_a_boundary(backend: &Backend) {
                 }
             };
             if by_epoch {
-                for (number, epoch) in loader.epochs(0..).to_device(device, 1).take(40).enumerate()
+                for (number, epoch) in loader
+                    .epochs(0..)
+                    .prefetch_to_device(device, 1)
+                    .take(40)
+                    .enumerate()
                 {
                     let batches = epoch.enumerate();
                     let batches = batches.map(|(batch, there)| {
@@ -490,7 +494,7 @@ fn parts_lock_nothing_at_a_boundary(backend: &Backend) {
     // one that is on its way.
     let parts = (20 * (ROW + 12)).div_ceil(1_500);
     let most = 6 + 3 * parts as u64;
-    for epoch in loader.epochs(0..30).to_device(device, 2) {
+    for epoch in loader.epochs(0..30).prefetch_to_device(device, 2) {
         assert_eq!(epoch.map(Result::unwrap).count(), 3);
         let memory = device.memory();
         assert!(memory.slabs_made <= most, "{memory:?}");
@@ -516,7 +520,7 @@ fn an_epoch_may_be_left_at_every_batch(backend: &Backend) {
                 assert_eq!(&contents(&epoch.next().unwrap().unwrap()), expected);
             }
         }
-        let mut epochs = loader.epochs(0..18).to_device(device, 2);
+        let mut epochs = loader.epochs(0..18).prefetch_to_device(device, 2);
         for (number, expected) in expected.iter().enumerate() {
             let mut epoch = epochs.next().unwrap();
             for expected in expected.iter().take(number % 6) {
@@ -658,7 +662,9 @@ fn failures_at_the_boundary_take_their_place(backend: &Backend) {
                 }
                 assert_eq!(seen, 5);
             }
-            for (epoch_number, epoch) in (0..).zip(loader.epochs(0..5).to_device(device, 2)) {
+            for (epoch_number, epoch) in
+                (0..).zip(loader.epochs(0..5).prefetch_to_device(device, 2))
+            {
                 let outcomes: Vec<_> = epoch.collect();
                 assert_eq!(outcomes.len(), 5);
                 for (number, batch) in outcomes.iter().enumerate() {

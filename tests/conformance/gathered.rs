@@ -74,7 +74,7 @@ fn check(images: &DeviceTensor<u8>, samples: &[u64]) {
 }
 
 fn order(epoch: u64) -> Vec<u64> {
-    let sampler = RandomSampler::new(LEN, 5);
+    let sampler = RandomSampler::with_seed(LEN, 5);
     (0..LEN)
         .map(|position| sampler.index(epoch, position))
         .collect()
@@ -92,7 +92,7 @@ fn registered_rows_go_from_where_they_lie(backend: &Backend) {
             .build()
             .unwrap();
         for epoch in 0..3 {
-            let batches = loader.epoch(epoch).to_device(device, 2);
+            let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
             for (batch, samples) in batches.zip(order(epoch).chunks(16)) {
                 let (images, labels) = batch.unwrap();
                 check(&images, samples);
@@ -141,7 +141,7 @@ pub fn rows_of_any_length_arrive(backend: &Backend) {
                 .pin_memory(device)
                 .build()
                 .unwrap();
-        let batches = loader.epoch(0).to_device(device, 2);
+        let batches = loader.epoch(0).prefetch_to_device(device, 2);
         for (batch, expected) in batches.zip(source.chunks(4 * row)) {
             let there = batch.unwrap().to_host(true).unwrap().wait().unwrap();
             assert!(there.as_slice() == expected, "rows of {row} bytes");
@@ -166,7 +166,7 @@ fn rows_from_elsewhere_mix_with_registered_ones(backend: &Backend) {
             .build()
             .unwrap();
         for epoch in 0..3 {
-            let batches = loader.epoch(epoch).to_device(device, 1);
+            let batches = loader.epoch(epoch).prefetch_to_device(device, 1);
             for (batch, samples) in batches.zip(order(epoch).chunks(4)) {
                 check(&batch.unwrap().0, samples);
             }
@@ -241,7 +241,7 @@ fn a_batch_of_ones_own_reads_gathered_rows(backend: &Backend) {
         .build()
         .unwrap();
     for epoch in 0..2 {
-        let batches = loader.epoch(epoch).to_device(device, 2);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
         for (batch, samples) in batches.zip(order(epoch).chunks(7)) {
             let (sum, there) = batch.unwrap();
             check(&there, samples);
@@ -311,7 +311,7 @@ fn a_sample_of_ones_own_writes_where_others_are_gathered(backend: &Backend) {
         .build()
         .unwrap();
     for epoch in 0..3 {
-        let batches = loader.epoch(epoch).to_device(device, 1);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         for (batch, samples) in batches.zip(order(epoch).chunks(5)) {
             check(&batch.unwrap(), samples);
         }
@@ -344,7 +344,7 @@ fn a_few_rows_are_gathered(backend: &Backend) {
                 .pin_memory(device)
                 .build()
                 .unwrap();
-            let batches = loader.epoch(0).to_device(device, 1);
+            let batches = loader.epoch(0).prefetch_to_device(device, 1);
             for (batch, expected) in batches.zip(source.chunks(2 * ROW)) {
                 let there = batch.unwrap().to_host(true).unwrap().wait().unwrap();
                 assert!(there.as_slice() == expected);
@@ -364,8 +364,8 @@ fn registered_memory_outlives_its_loader(backend: &Backend) {
             .pin_memory(device)
             .build()
             .unwrap();
-        drop(loader.epoch(0).to_device(device, 1).next());
-        let mut epoch = loader.epoch(1).to_device(device, 3);
+        drop(loader.epoch(0).prefetch_to_device(device, 1).next());
+        let mut epoch = loader.epoch(1).prefetch_to_device(device, 3);
         let batches: Vec<_> = epoch.by_ref().take(3).map(Result::unwrap).collect();
         drop(epoch);
         drop(loader);
@@ -448,7 +448,7 @@ fn a_mapped_file_goes_from_where_it_lies(backend: &Backend, sharing: libc::c_int
         .pin_memory(device)
         .build()
         .unwrap();
-    let batches = loader.epoch(0).to_device(device, 2);
+    let batches = loader.epoch(0).prefetch_to_device(device, 2);
     for (batch, samples) in batches.zip(order(0).chunks(16)) {
         check(&batch.unwrap(), samples);
     }

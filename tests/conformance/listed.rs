@@ -30,7 +30,7 @@ fn sampler() -> TokenBatchSampler {
     let lengths = (0..LEN as u32).map(|index| 20 + index * 37 % 80);
     TokenBatchSampler::new(lengths, 300, 17)
         .unwrap()
-        .window(20)
+        .with_window(20)
         .unwrap()
 }
 
@@ -100,7 +100,9 @@ fn listed_batches_arrive_across_epochs(backend: &Backend) {
     ] {
         let lists = (sampler(), is_gathered);
         let loader = loader(backend, lists, workers, World::single());
-        let epochs = loader.epochs(0..3).to_device(&backend.device, depth);
+        let epochs = loader
+            .epochs(0..3)
+            .prefetch_to_device(&backend.device, depth);
         for (epoch, batches) in epochs.enumerate() {
             assert_eq!(batches.len(), lens[epoch]);
             let seen = batches.with_info().map(|batch| {
@@ -131,7 +133,7 @@ fn listed_batches_resume_on_other_ranks(backend: &Backend) {
                 let world = World::new(rank, ranks).unwrap();
                 let loader = loader(backend, (sampler(), is_gathered), workers, world);
                 let epochs = loader.resume(0..2, &state).unwrap();
-                let mut epochs = epochs.to_device(&backend.device, 2);
+                let mut epochs = epochs.prefetch_to_device(&backend.device, 2);
                 let mut epoch = epochs.next().unwrap().with_info();
                 for batch in epoch.by_ref().take(stops_after) {
                     let (batch, info) = batch.unwrap();
@@ -168,7 +170,7 @@ fn an_epoch_whose_lists_fail_is_in_nobodys_way(backend: &Backend) {
 
     for (is_gathered, workers) in [(false, 0), (false, 2), (true, 2)] {
         let loader = loader(backend, (Fails, is_gathered), workers, World::single());
-        let epochs = loader.epochs(0..3).to_device(&backend.device, 2);
+        let epochs = loader.epochs(0..3).prefetch_to_device(&backend.device, 2);
         let outcomes: Vec<Vec<bool>> = epochs
             .map(|epoch| {
                 let is_sent = |batch| match batch {

@@ -298,7 +298,7 @@ fn a_device_epoch_sends_ahead(backend: &Backend) {
         .build()
         .unwrap();
     for depth in [0, 1, 3] {
-        let epoch = loader.epoch(0).to_device(device, depth);
+        let epoch = loader.epoch(0).prefetch_to_device(device, depth);
         assert_eq!(epoch.len(), 21);
         for (number, batch) in epoch.enumerate() {
             let start = 10 * number as u64;
@@ -446,7 +446,7 @@ fn sending_ahead_stops_where_the_memory_ends(backend: &Backend) {
         .build()
         .unwrap();
     device.set_device_budget_bytes(2 * 32 * 1024);
-    let mut epoch = loader.epoch(0).to_device(device, 3);
+    let mut epoch = loader.epoch(0).prefetch_to_device(device, 3);
     for number in 0..10u64 {
         assert_eq!(epoch.len(), 10 - number as usize);
         let batch = epoch.next().unwrap().unwrap();

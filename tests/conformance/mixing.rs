@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use half::{bf16, f16};
-use pinfeed::ops::{Mix, Mixing, Normalize};
+use pinfeed::ops::{Mixup, MixupDraw, Normalize};
+use pinfeed::rng::RngKey;
 use pinfeed::tensor::Float;
 use pinfeed::{Batch, DataLoader, DeviceTensor, Error, SampleRng, Tensor, TensorDataset};
 
@@ -49,7 +50,12 @@ fn byte(index: usize) -> u8 {
 }
 
 /// What the documentation says of one value: normalised, and mixed as `f32`s.
-fn expected(bytes: &[u8], shape: [usize; 4], [image, y, x, channel]: [usize; 4], mix: &Mix) -> f32 {
+fn expected(
+    bytes: &[u8],
+    shape: [usize; 4],
+    [image, y, x, channel]: [usize; 4],
+    mix: &MixupDraw,
+) -> f32 {
     let [images, height, width, _] = shape;
     let normal = |image: usize| {
         let (mean, std) = (
@@ -74,7 +80,7 @@ fn check<F: Float>(
     bytes: &[u8],
     shape: [usize; 4],
     channels_last: bool,
-    mix: &Mix,
+    mix: &MixupDraw,
 ) {
     let there = mixed.to_host(true).unwrap().wait().unwrap();
     let [images, height, width, _] = shape;
@@ -100,12 +106,12 @@ fn check<F: Float>(
     }
 }
 
-fn mix<F: Float>(backend: &Backend, shape: [usize; 4], mix: &Mix) {
+fn mix<F: Float>(backend: &Backend, shape: [usize; 4], mix: &MixupDraw) {
     let bytes: Vec<u8> = (0..shape.iter().product()).map(byte).collect();
     for channels_last in [false, true] {
         let there = Tensor::from_vec(bytes.clone(), &shape).unwrap();
         let there = there.to_device(&backend.device, true).unwrap();
-        let normalize = Normalize::IMAGENET.channels_last(channels_last);
+        let normalize = Normalize::IMAGENET.with_channels_last(channels_last);
         let there: DeviceTensor<F> = there.normalize_mixed(&normalize, mix).unwrap();
         check(&there, &bytes, shape, channels_last, mix);
     }
@@ -128,15 +134,15 @@ fn pictures_are_mixed_to_any_type_and_order(backend: &Backend) {
         let size = [height, width];
         let (middle, third) = (height / 2, width / 3);
         for how in [
-            Mix::none(),
-            Mix::mixup(0.3),
-            Mix::mixup(0.0),
-            Mix::mixup(1.0),
-            Mix::cutmix(size, 0..height, 0..width),
-            Mix::cutmix(size, middle..height, third..width),
-            Mix::cutmix(size, 0..middle + 1, 0..third + 1),
-            Mix::cutmix(size, middle..middle + 1, third..third + 1),
-            Mix::cutmix(size, middle..middle, 0..width),
+            MixupDraw::none(),
+            MixupDraw::mixup(0.3),
+            MixupDraw::mixup(0.0),
+            MixupDraw::mixup(1.0),
+            MixupDraw::cutmix(size, 0..height, 0..width),
+            MixupDraw::cutmix(size, middle..height, third..width),
+            MixupDraw::cutmix(size, 0..middle + 1, 0..third + 1),
+            MixupDraw::cutmix(size, middle..middle + 1, third..third + 1),
+            MixupDraw::cutmix(size, middle..middle, 0..width),
         ] {
             mix::<f32>(backend, shape, &how);
             mix::<f16>(backend, shape, &how);
@@ -147,19 +153,19 @@ fn pictures_are_mixed_to_any_type_and_order(backend: &Backend) {
 
 /// More than the threads of a device take at once, so that each goes on with others: of 4,194,304 pixels and more.
 fn many_pictures_are_mixed_by_many_threads(backend: &Backend) {
-    mix::<f32>(backend, [9, 224, 220, 3], &Mix::mixup(0.7));
-    let cut = Mix::cutmix([223, 221], 20..190, 33..66);
+    mix::<f32>(backend, [9, 224, 220, 3], &MixupDraw::mixup(0.7));
+    let cut = MixupDraw::cutmix([223, 221], 20..190, 33..66);
     mix::<bf16>(backend, [9, 223, 221, 3], &cut);
     if backend.is_cuda() {
-        mix::<f16>(backend, [90, 224, 224, 3], &Mix::mixup(0.7));
-        mix::<f32>(backend, [90, 223, 223, 3], &Mix::none());
-        let cut = Mix::cutmix([224, 224], 20..190, 33..66);
+        mix::<f16>(backend, [90, 224, 224, 3], &MixupDraw::mixup(0.7));
+        mix::<f32>(backend, [90, 223, 223, 3], &MixupDraw::none());
+        let cut = MixupDraw::cutmix([224, 224], 20..190, 33..66);
         mix::<f32>(backend, [90, 224, 224, 3], &cut);
     }
 }
 
 /// Row by row what PyTorch does: one-hot, rolled by one, mixed, smoothed.
-fn rows(labels: &[i64], classes: usize, mix: &Mix, smoothing: f64) -> Vec<f32> {
+fn rows(labels: &[i64], classes: usize, mix: &MixupDraw, smoothing: f64) -> Vec<f32> {
     let hot = |label: i64, class: usize| f32::from(u8::from(label == class as i64));
     let lambda = mix.lambda();
     let mut rows = Vec::new();
@@ -178,7 +184,7 @@ fn labels_are_mixed_and_smoothed(backend: &Backend) {
         backend: &Backend,
         labels: &[i64],
         classes: usize,
-        mix: &Mix,
+        mix: &MixupDraw,
         smoothing: f64,
     ) {
         let there = Tensor::from_slice(labels, &[labels.len()]).unwrap();
@@ -227,8 +233,13 @@ fn labels_are_mixed_and_smoothed(backend: &Backend) {
         (&many, 1_000),
     ];
     for (labels, classes) in cases {
-        let cut = Mix::cutmix([7, 9], 1..4, 2..9);
-        for mix in [Mix::none(), Mix::mixup(0.37), Mix::mixup(1.0), cut] {
+        let cut = MixupDraw::cutmix([7, 9], 1..4, 2..9);
+        for mix in [
+            MixupDraw::none(),
+            MixupDraw::mixup(0.37),
+            MixupDraw::mixup(1.0),
+            cut,
+        ] {
             for smoothing in [0.0, 0.1] {
                 check::<f32>(backend, labels, classes, &mix, smoothing);
                 check::<f16>(backend, labels, classes, &mix, smoothing);
@@ -243,7 +254,7 @@ fn labels_that_are_no_class_are_not_numbers(backend: &Backend) {
         let labels = vec![0, -1, 1, 4, 2, 3, i64::MIN, 1, i64::MAX];
         let there = Tensor::from_vec(labels.clone(), &[9]).unwrap();
         let there = there.to_device(&backend.device, true).unwrap();
-        for mix in [Mix::none(), Mix::mixup(0.5)] {
+        for mix in [MixupDraw::none(), MixupDraw::mixup(0.5)] {
             let targets = there.soft_labels::<F>(4, &mix, 0.1).unwrap();
             let targets = targets.to_host(true).unwrap().wait().unwrap();
             for (row, targets) in targets.as_slice().chunks(4).enumerate() {
@@ -271,7 +282,9 @@ fn labels_are_behind_the_last_write(backend: &Backend) {
         let pause = Duration::from_millis(2);
         backend.fill_slowly(&stream, loan.address(), 1_000, 0, pause);
         drop(loan);
-        let targets = there.soft_labels::<f32>(2, &Mix::none(), 0.0).unwrap();
+        let targets = there
+            .soft_labels::<f32>(2, &MixupDraw::none(), 0.0)
+            .unwrap();
         // Who writes them next waits for the targets.
         let loan = there.on_mut(&stream).unwrap();
         backend.fill_slowly(&stream, loan.address(), 1_000, 1, Duration::ZERO);
@@ -298,14 +311,22 @@ fn batches_of_a_loader_are_mixed(backend: &Backend) {
         .pin_memory(device)
         .build()
         .unwrap();
-    let mixing = Mixing::new().mixup(0.4).cutmix(1.0);
+    let mixing = Mixup::new().with_mixup(0.4).with_cutmix(1.0);
     let (mut cut, mut blended) = (0, 0);
     for epoch in 0..6 {
-        let batches = loader.epoch(epoch).to_device(device, 2);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
         let expected = bytes.chunks(15 * 16 * 12 * 3);
         for (number, (batch, bytes)) in (0..).zip(batches.zip(expected)) {
             let (pictures, labels) = batch.unwrap();
-            let mix = mixing.draw(&mut SampleRng::for_batch(7, epoch, number), 16, 12);
+            let mix = mixing.draw(
+                &mut SampleRng::for_batch(RngKey {
+                    seed: 7,
+                    epoch,
+                    position: number,
+                }),
+                16,
+                12,
+            );
             let targets = labels.soft_labels::<f32>(50, &mix, 0.0).unwrap();
             let mixed = pictures
                 .normalize_mixed::<f32>(&Normalize::IMAGENET, &mix)
@@ -327,12 +348,12 @@ fn batches_of_a_loader_are_mixed(backend: &Backend) {
 fn what_does_not_fit_is_not_mixed(backend: &Backend) {
     let device = &backend.device;
     let refused = |error: Error, what: &str| {
-        assert!(matches!(error, Error::Option { .. }), "{error}");
+        assert!(matches!(error, Error::InvalidOption { .. }), "{error}");
         assert!(error.to_string().contains(what), "{error}");
     };
     let pictures = |shape: &[usize]| Tensor::<u8>::zeros(shape).to_device(device, true).unwrap();
     let normalize = Normalize::IMAGENET;
-    let cut = Mix::cutmix([8, 6], 1..4, 2..5);
+    let cut = MixupDraw::cutmix([8, 6], 1..4, 2..5);
     let turned = pictures(&[2, 6, 8, 3]).normalize_mixed::<f32>(&normalize, &cut);
     refused(turned.unwrap_err(), "[8, 6], and these are of [6, 8]");
     let flat = pictures(&[2, 6, 8]).normalize_mixed::<f32>(&normalize, &cut);

@@ -72,7 +72,7 @@ fn pictures_are_normalized_to_any_type_and_order(backend: &Backend) {
         for channels_last in [false, true] {
             let there = Tensor::from_vec(bytes.clone(), &shape).unwrap();
             let there = there.to_device(&backend.device, true).unwrap();
-            let normalize = Normalize::IMAGENET.channels_last(channels_last);
+            let normalize = Normalize::IMAGENET.with_channels_last(channels_last);
             let there: DeviceTensor<F> = there.normalize(&normalize).unwrap();
             let [images, height, width, _] = shape;
             let order = match channels_last {
@@ -137,7 +137,7 @@ fn batches_of_a_loader_are_normalized(backend: &Backend) {
         .unwrap();
     let normalize = Normalize::new(MEAN, STD);
     for epoch in 0..3 {
-        let batches = loader.epoch(epoch).to_device(device, 2);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
         for (batch, bytes) in batches.zip(bytes.chunks(15 * 16 * 12 * 3)) {
             let normalized = batch.unwrap().normalize::<f32>(&normalize).unwrap();
             check(&normalized, bytes, false);
@@ -152,7 +152,7 @@ fn what_is_no_picture_is_not_normalized(backend: &Backend) {
             .to_device(&backend.device, true)
             .unwrap();
         let error = there.normalize::<f32>(&Normalize::IMAGENET).unwrap_err();
-        assert!(matches!(error, Error::Option { .. }), "{error}");
+        assert!(matches!(error, Error::InvalidOption { .. }), "{error}");
         assert!(error.to_string().contains("[n, height, width, 3]"));
     }
 }

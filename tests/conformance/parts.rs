@@ -135,7 +135,7 @@ fn check((images, labels): &(DeviceTensor<u8>, DeviceTensor<i64>), samples: &[u6
 }
 
 fn order(epoch: u64) -> Vec<u64> {
-    let sampler = RandomSampler::new(LEN as u64, 5);
+    let sampler = RandomSampler::with_seed(LEN as u64, 5);
     let positions = 0..LEN as u64;
     positions
         .map(|position| sampler.index(epoch, position))
@@ -170,7 +170,7 @@ fn parts_make_up_their_batches(backend: &Backend) {
             if drop_last {
                 expected.retain(|samples| samples.len() == batch_size);
             }
-            let mut batches = loader.epoch(epoch).to_device(device, depth);
+            let mut batches = loader.epoch(epoch).prefetch_to_device(device, depth);
             for (number, samples) in expected.iter().enumerate() {
                 assert_eq!(batches.len(), expected.len() - number);
                 check(&batches.next().unwrap().unwrap(), samples);
@@ -203,7 +203,11 @@ fn parts_are_cut_once_samples_were_seen(backend: &Backend) {
     let dataset = from_fn(60, |index, _| Ok((image(index), index as i64)));
     let loader = loader(dataset, 20, 2, device);
     for epoch in 0..3 {
-        for (number, batch) in loader.epoch(epoch).to_device(device, 1).enumerate() {
+        for (number, batch) in loader
+            .epoch(epoch)
+            .prefetch_to_device(device, 1)
+            .enumerate()
+        {
             let (images, labels) = batch.unwrap();
             let images = images.to_host(true).unwrap().wait().unwrap();
             let labels = labels.to_host(true).unwrap().wait().unwrap();
@@ -228,7 +232,7 @@ fn parts_use_their_slabs_again(backend: &Backend) {
     let loader = loader(dataset(), 50, 3, device);
     let made = |epochs: std::ops::Range<u64>| {
         for epoch in epochs {
-            let batches = loader.epoch(epoch).to_device(device, 2);
+            let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
             batches.for_each(|batch| drop(batch.unwrap()));
         }
         device.memory().slabs_made
@@ -245,7 +249,7 @@ fn parts_are_sent_while_the_program_is_busy(backend: &Backend) {
     cut(backend);
     let device = &backend.device;
     let loader = loader(dataset(), 30, 2, device);
-    let mut epoch = loader.epoch(0).to_device(device, 2);
+    let mut epoch = loader.epoch(0).prefetch_to_device(device, 2);
     let first = epoch.next().unwrap().unwrap();
     let mut waited = Duration::ZERO;
     // Three batches of 15 parts each, of images and of labels: far more than the slabs hold.
@@ -276,7 +280,7 @@ fn a_part_that_fails_fails_its_batch(backend: &Backend) {
         });
         let loader = loader(dataset, 30, workers, device);
         for epoch in 0..3 {
-            let outcomes: Vec<_> = loader.epoch(epoch).to_device(device, 2).collect();
+            let outcomes: Vec<_> = loader.epoch(epoch).prefetch_to_device(device, 2).collect();
             assert_eq!(outcomes.len(), 4);
             assert_eq!(loader.stats().batches, 3);
             for (number, outcome) in outcomes.iter().enumerate() {
@@ -308,7 +312,7 @@ fn parts_of_unlike_samples_are_refused(backend: &Backend) {
     });
     let loader = loader(dataset, 20, 1, device);
     for epoch in 0..3 {
-        let outcomes: Vec<_> = loader.epoch(epoch).to_device(device, 1).collect();
+        let outcomes: Vec<_> = loader.epoch(epoch).prefetch_to_device(device, 1).collect();
         assert!(outcomes[0].is_ok() && outcomes[1].is_ok());
         let Err(Error::Collate(misfit)) = &outcomes[2] else {
             panic!("{:?}", outcomes[2]);
@@ -423,10 +427,10 @@ fn parts_of_another_kind_are_refused(backend: &Backend) {
             // The first epoch finds out how large samples are, and its batches are whole.
             loader
                 .epoch(0)
-                .to_device(device, 1)
+                .prefetch_to_device(device, 1)
                 .for_each(|batch| drop(batch.unwrap()));
             for epoch in 1..3 {
-                let outcomes: Vec<_> = loader.epoch(epoch).to_device(device, 1).collect();
+                let outcomes: Vec<_> = loader.epoch(epoch).prefetch_to_device(device, 1).collect();
                 assert_eq!(outcomes.len(), 3);
                 for (number, outcome) in outcomes.into_iter().enumerate() {
                     match (number, outcome) {
@@ -468,7 +472,7 @@ fn parts_wait_for_memory_that_was_given_back(backend: &Backend) {
     device.set_device_budget_bytes(2 * 21_000);
     for epoch in 0..3 {
         let mut seen = 0;
-        for batch in loader.epoch(epoch).to_device(device, 3) {
+        for batch in loader.epoch(epoch).prefetch_to_device(device, 3) {
             let (mut images, labels) = batch.unwrap();
             let labels = labels.to_host(true).unwrap().wait().unwrap();
             assert_eq!(labels.as_slice()[0], 20 * seen);
@@ -488,7 +492,7 @@ fn parts_stop_where_the_memory_ends(backend: &Backend) {
     let device = &backend.device;
     let loader = loader(dataset(), 20, 2, device);
     device.set_device_budget_bytes(2 * 21_000);
-    let mut epoch = loader.epoch(0).to_device(device, 4);
+    let mut epoch = loader.epoch(0).prefetch_to_device(device, 4);
     let mut held = vec![
         epoch.next().unwrap().unwrap(),
         epoch.next().unwrap().unwrap(),
@@ -510,7 +514,9 @@ fn parts_end_with_their_epoch(backend: &Backend) {
     let device = &backend.device;
     let loader = loader(dataset(), 25, 3, device);
     for epoch in 0..40 {
-        let mut batches = loader.epoch(epoch).to_device(device, epoch as usize % 4);
+        let mut batches = loader
+            .epoch(epoch)
+            .prefetch_to_device(device, epoch as usize % 4);
         let taken: Vec<_> = batches.by_ref().take(epoch as usize % 3).collect();
         drop(batches);
         let samples: Vec<u64> = (0..25).collect();
@@ -536,11 +542,11 @@ fn a_later_batch_takes_no_memory_from_an_earlier(backend: &Backend) {
         Ok((sample.0.view(), sample.1))
     });
     let loader = loader(dataset, 4, 4, device);
-    drop(loader.epoch(0).to_device(device, 1).next());
+    drop(loader.epoch(0).prefetch_to_device(device, 1).next());
     device.release_device_memory().unwrap();
     device.set_device_budget_bytes(5_000);
     for epoch in 1..4 {
-        let mut batches = loader.epoch(epoch).to_device(device, 3);
+        let mut batches = loader.epoch(epoch).prefetch_to_device(device, 3);
         let samples: Vec<u64> = (0..LEN as u64).collect();
         for samples in samples.chunks(4) {
             let batch = batches.next().unwrap();
@@ -554,7 +560,7 @@ fn any_number_may_be_ahead(backend: &Backend) {
     let device = &backend.device;
     let loader = loader(dataset(), 20, 2, device);
     let all: Vec<u64> = (0..LEN as u64).collect();
-    let batches = loader.epoch(0).to_device(device, usize::MAX);
+    let batches = loader.epoch(0).prefetch_to_device(device, usize::MAX);
     for (batch, samples) in batches.zip(all.chunks(20)) {
         check(&batch.unwrap(), samples);
     }
@@ -576,7 +582,7 @@ fn no_more_slabs_than_there_are_parts(backend: &Backend) {
         .build()
         .unwrap();
     for epoch in 0..2 {
-        let mut batches = loader.epoch(epoch).to_device(device, 1);
+        let mut batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         for batch in &mut batches {
             drop(batch.unwrap());
         }
@@ -602,7 +608,7 @@ fn later_epochs_are_cut_alike(backend: &Backend) {
     let loader = loader(dataset, 100, 2, device);
     let mut transfers = Vec::new();
     for epoch in 0..6 {
-        let batches = loader.epoch(epoch).to_device(device, 1);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         batches.for_each(|batch| drop(batch.unwrap()));
         transfers.push(loader.stats().transfers);
     }
@@ -622,9 +628,13 @@ fn what_parts_are_unlike_is_told(backend: &Backend) {
         Ok(Tensor::from_vec(vec![index as u8; 1_000], &shape)?)
     });
     let loader = loader(dataset, 20, 3, device);
-    let _ = loader.epoch(0).to_device(device, 1).next();
+    let _ = loader.epoch(0).prefetch_to_device(device, 1).next();
     for epoch in 1..3 {
-        let Err(Error::Collate(misfit)) = loader.epoch(epoch).to_device(device, 1).next().unwrap()
+        let Err(Error::Collate(misfit)) = loader
+            .epoch(epoch)
+            .prefetch_to_device(device, 1)
+            .next()
+            .unwrap()
         else {
             panic!("the samples are not alike");
         };
@@ -643,7 +653,7 @@ fn who_waits_for_memory_keeps_no_worker(backend: &Backend) {
     let stream = device.stream().unwrap();
     let loader = loader(dataset(), 20, 1, device);
     device.set_device_budget_bytes(21_000);
-    let mut there = loader.epoch(0).to_device(device, 1);
+    let mut there = loader.epoch(0).prefetch_to_device(device, 1);
     let (mut images, _) = there.next().unwrap().unwrap();
     let loan = images.on_mut(&stream).unwrap();
     let pause = Duration::from_millis(600);
@@ -676,7 +686,7 @@ fn slabs_of_parts_are_not_made_as_large_as_batches(backend: &Backend) {
     let mut whole = loader.epoch(0);
     drop(whole.next().unwrap().unwrap());
     for epoch in 1..3 {
-        let mut batches = loader.epoch(epoch).to_device(device, 1);
+        let mut batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         drop(batches.next().unwrap().unwrap());
         drop(batches.next().unwrap().unwrap());
         std::thread::sleep(Duration::from_millis(100));
@@ -699,10 +709,13 @@ fn parts_leave_large_slabs_to_batches(backend: &Backend) {
         loader(dataset, 100, 1, device)
     };
     let (cut, whole) = (build(), build());
-    cut.epoch(0).to_device(device, 1).take(1).for_each(drop);
+    cut.epoch(0)
+        .prefetch_to_device(device, 1)
+        .take(1)
+        .for_each(drop);
     let mut pinned = Vec::new();
     for epoch in 1..8 {
-        let mut parts = cut.epoch(epoch).to_device(device, 1);
+        let mut parts = cut.epoch(epoch).prefetch_to_device(device, 1);
         for batch in whole.epoch(epoch) {
             drop(batch.unwrap().to_device(device, true).unwrap());
             drop(parts.next());
@@ -733,7 +746,7 @@ fn an_epoch_that_may_be_cut_locks_nothing_before(backend: &Backend) {
             assert_eq!(device.memory().pinned_bytes, 0, "{workers} workers");
             if on_device {
                 check(
-                    &epoch.to_device(device, 1).next().unwrap().unwrap(),
+                    &epoch.prefetch_to_device(device, 1).next().unwrap().unwrap(),
                     &(0..20).collect::<Vec<u64>>(),
                 );
             } else {
@@ -772,7 +785,7 @@ fn bad_samples_in_parts_are_replaced(backend: &Backend) {
             let mut rows = 0;
             for batch in loader
                 .epoch(epoch)
-                .to_device(&backend.device, 2)
+                .prefetch_to_device(&backend.device, 2)
                 .with_info()
             {
                 let (batch, info) = batch.unwrap();

@@ -2,6 +2,7 @@
 
 use pinfeed::collate::{Collate, Stack};
 use pinfeed::ragged::{RaggedDeviceTensor, RaggedTensor};
+use pinfeed::rng::RngKey;
 use pinfeed::{
     Batch, DataLoader, Dataset, Error, Ragged, SampleRng, Tensor, TensorDataset, from_fn,
 };
@@ -30,7 +31,11 @@ type Boxes = Vec<[f32; 4]>;
 
 /// None at all of some, many of others; of a dozen in a row, none.
 fn boxes(index: u64) -> Boxes {
-    let mut rng = SampleRng::new(3, 0, index);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 3,
+        epoch: 0,
+        position: index,
+    });
     let count = match index {
         24..36 => 0,
         7 => 200,
@@ -120,7 +125,7 @@ fn ragged_rows_are_the_same_on_every_path(backend: &Backend) {
                 check_there(there.unwrap(), first(number));
             }
             for epoch in 1..3 {
-                let batches = loader.epoch(epoch).to_device(device, 2);
+                let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
                 for (number, batch) in batches.enumerate() {
                     check_there(batch.unwrap(), first(number));
                 }
@@ -152,14 +157,19 @@ fn ragged_batches_lie_beside_gathered_rows(backend: &Backend) {
         .build()
         .unwrap();
     for epoch in 0..3 {
-        let batches = loader.epoch(epoch).to_device(device, 1);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         for (number, batch) in batches.enumerate() {
             let (images, found) = batch.unwrap();
             let images = images.to_host(true).unwrap().wait().unwrap();
             let (found, first) = (back(&found), number * 8);
             assert!(images.as_slice() == &pixels[first * PIXELS..][..images.len()]);
             for (position, found) in (first as u64..).zip(found.rows()) {
-                let index = SampleRng::new(5, epoch, position).below(LEN);
+                let index = SampleRng::for_sample(RngKey {
+                    seed: 5,
+                    epoch,
+                    position,
+                })
+                .below(LEN);
                 assert_eq!(found, boxes(index).concat());
             }
         }
@@ -179,7 +189,7 @@ fn ragged_rows_of_another_shape_are_refused(backend: &Backend) {
             .pin_memory(&backend.device)
             .build()
             .unwrap();
-        let mut batches = loader.epoch(0).to_device(&backend.device, 1);
+        let mut batches = loader.epoch(0).prefetch_to_device(&backend.device, 1);
         assert_eq!(batches.next().unwrap().unwrap().1.len(), 10);
         let Some(Err(Error::Collate(misfit))) = batches.next() else {
             panic!("a row of five numbers came among rows of four");

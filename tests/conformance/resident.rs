@@ -129,7 +129,10 @@ fn a_table_on_the_device_gives_the_same_batches(backend: &Backend) {
                 })
                 .collect();
             for depth in [0, 2] {
-                for epoch in there.epochs(0..2).to_device(&backend.device, depth) {
+                for epoch in there
+                    .epochs(0..2)
+                    .prefetch_to_device(&backend.device, depth)
+                {
                     let number = epoch.number() as usize;
                     let found: Vec<Contents> =
                         epoch.map(|batch| fetched(&batch.unwrap())).collect();
@@ -148,7 +151,7 @@ fn a_table_on_the_device_gives_the_same_batches(backend: &Backend) {
             let rest = there
                 .resume(0..1, &state)
                 .unwrap()
-                .to_device(&backend.device, 1);
+                .prefetch_to_device(&backend.device, 1);
             let rest: Vec<Contents> = rest
                 .flatten()
                 .map(|batch| fetched(&batch.unwrap()))
@@ -192,7 +195,7 @@ fn rows_of_any_size_are_gathered(backend: &Backend) {
             .seed(3)
             .build()
             .unwrap();
-        let batches = loader.epoch(0).to_device(&backend.device, 1);
+        let batches = loader.epoch(0).prefetch_to_device(&backend.device, 1);
         for (batch, numbers) in batches.zip(&order) {
             let (one, other) = batch.unwrap();
             let (one, other) = (one.to_host(false).unwrap(), other.to_host(false).unwrap());
@@ -227,7 +230,11 @@ fn rows_of_any_size_are_gathered(backend: &Backend) {
         .pin_memory(&backend.device)
         .build()
         .unwrap();
-    for (batch, expected) in there.epoch(0).to_device(&backend.device, 2).zip(&here) {
+    for (batch, expected) in there
+        .epoch(0)
+        .prefetch_to_device(&backend.device, 2)
+        .zip(&here)
+    {
         let (batch, expected) = (batch.unwrap(), expected.unwrap());
         macro_rules! compare {
             ($($index:tt)*) => {$(
@@ -255,7 +262,7 @@ fn batches_of_a_table_lie_in_buffers(backend: &Backend) {
     let mut seen = Vec::new();
     // The first batch that the buffers see is short.
     let epochs = there.resume(0..3, &there.state_at(0, 90)).unwrap();
-    for epoch in epochs.to_device(&buffers, 1) {
+    for epoch in epochs.prefetch_to_device(&buffers, 1) {
         let skipped = if epoch.number() == 0 { 9 } else { 0 };
         for (batch, expected) in epoch.zip(here.epoch(0).skip(skipped)) {
             let batch = batch.unwrap();
@@ -285,7 +292,7 @@ fn large_batches_of_a_table_come_in_parts(backend: &Backend) {
         .build::<Rows>()
         .unwrap();
     for epoch in 0..2 {
-        let batches = there.epoch(epoch).to_device(&backend.device, 2);
+        let batches = there.epoch(epoch).prefetch_to_device(&backend.device, 2);
         for (batch, expected) in batches.zip(here.epoch(epoch)) {
             same(&fetched(&batch.unwrap()), &contents(expected.unwrap()));
         }
@@ -351,7 +358,7 @@ fn only_numbers_cross_the_link(backend: &Backend) {
             builder = builder.pin_memory(device);
         }
         let there = builder.build::<Rows>().unwrap();
-        let batches = there.epoch(0).to_device(device, 1);
+        let batches = there.epoch(0).prefetch_to_device(device, 1);
         for (batch, expected) in batches.zip(here.epoch(0)) {
             same(&fetched(&batch.unwrap()), &contents(expected.unwrap()));
         }
@@ -397,7 +404,7 @@ fn rows_of_a_table_go_with_others(backend: &Backend) {
                 .pin_memory(device)
                 .build::<(Tensor<i64>, Rows)>()
                 .unwrap();
-        for (index, batch) in loader.epoch(0).to_device(device, 2).enumerate() {
+        for (index, batch) in loader.epoch(0).prefetch_to_device(device, 2).enumerate() {
             let (numbers, rows) = batch.unwrap();
             assert_eq!(
                 numbers.to_host(false).unwrap().wait().unwrap().as_slice(),
@@ -413,7 +420,7 @@ fn rows_of_a_table_go_with_others(backend: &Backend) {
             .unwrap();
         let found: Vec<Contents> = loader
             .epoch(0)
-            .to_device(device, 2)
+            .prefetch_to_device(device, 2)
             .map(|batch| fetched(&batch.unwrap()))
             .collect();
         assert!(
@@ -429,7 +436,7 @@ fn rows_of_a_table_go_with_others(backend: &Backend) {
         .build::<(Rows, (Rows, Tensor<i32>), Tensor<i64>)>()
         .unwrap();
     let mut index = 0;
-    for batch in loader.epoch(0).to_device(device, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(device, 1) {
         let (one, (next, minus), made) = batch.unwrap();
         let count = minus.len();
         let labels = |rows: &There| rows.2.to_host(false).unwrap().wait().unwrap().to_vec();
@@ -464,7 +471,7 @@ fn rows_of_a_table_go_with_others(backend: &Backend) {
         .pin_memory(device)
         .build::<Rows>()
         .unwrap();
-    let batches: Vec<_> = loader.epoch(0).to_device(device, 1).collect();
+    let batches: Vec<_> = loader.epoch(0).prefetch_to_device(device, 1).collect();
     let error = batches[0].as_ref().unwrap_err().to_string();
     assert!(error.contains("two tables"), "{error}");
     assert_eq!(fetched(batches[1].as_ref().unwrap()).3[0], 15);
@@ -489,7 +496,7 @@ fn a_table_goes_behind_its_last_batch(backend: &Backend) {
             .unwrap();
         let batches: Vec<There> = there
             .epoch(0)
-            .to_device(device, 3)
+            .prefetch_to_device(device, 3)
             .map(|batch| batch.unwrap())
             .collect();
         drop(there);
@@ -528,7 +535,7 @@ fn a_tensor_that_is_being_written_becomes_a_table(backend: &Backend) {
         .pin_memory(device)
         .build()
         .unwrap();
-    for batch in loader.epoch(0).to_device(device, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(device, 1) {
         let batch = batch.unwrap().to_host(false).unwrap().wait().unwrap();
         assert!(batch.as_slice().iter().all(|value| *value == 7));
     }
@@ -558,7 +565,7 @@ fn a_table_that_does_not_fit_says_so(backend: &Backend) {
     assert_eq!(
         loader
             .epoch(0)
-            .to_device(device, 1)
+            .prefetch_to_device(device, 1)
             .filter(Result::is_ok)
             .count(),
         10
@@ -575,7 +582,7 @@ fn a_table_stays_on_its_device(backend: &Backend) {
             .unwrap();
         let error = loader
             .epoch(0)
-            .to_device(&backend.device, 1)
+            .prefetch_to_device(&backend.device, 1)
             .next()
             .unwrap()
             .unwrap_err();
@@ -588,7 +595,7 @@ fn a_table_stays_on_its_device(backend: &Backend) {
     if !backend.device.name().starts_with("cpu") {
         let error = loader
             .epoch(0)
-            .to_device(&other, 1)
+            .prefetch_to_device(&other, 1)
             .next()
             .unwrap()
             .unwrap_err();
@@ -613,7 +620,7 @@ fn a_table_stays_on_its_device(backend: &Backend) {
                     .pin_memory(&device)
                     .build::<Rows>();
                 let (here, there) = (here.unwrap(), there.unwrap());
-                for (batch, expected) in there.epoch(0).to_device(&device, 2).zip(&here) {
+                for (batch, expected) in there.epoch(0).prefetch_to_device(&device, 2).zip(&here) {
                     same(&fetched(&batch.unwrap()), &contents(expected.unwrap()));
                 }
             });

@@ -75,7 +75,7 @@ fn ranks_resume_on_their_way_to_the_device(backend: &Backend) {
                     let world = World::new(rank, ranks).unwrap();
                     let loader = loader(backend, (way, sharding), world, workers);
                     let epochs = loader.resume(0..2, &state).unwrap();
-                    let mut epochs = epochs.to_device(&backend.device, 2);
+                    let mut epochs = epochs.prefetch_to_device(&backend.device, 2);
                     let mut epoch = epochs.next().unwrap().with_info();
                     for batch in epoch.by_ref().take(stops_after) {
                         let ((rows, numbers), info) = batch.unwrap();

@@ -1,10 +1,11 @@
 //! Padded and packed batches, and batches of optional values, on every path to the device.
 
 use pinfeed::collate::{Collate, Stack};
-use pinfeed::dataset::{Packed, Packing};
+use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::loader::OnError;
 use pinfeed::packed::{PackedBatch, PackedRow};
 use pinfeed::padded::PaddedTensor;
+use pinfeed::rng::RngKey;
 use pinfeed::tensor::Element;
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, DeviceTensor, Padded, SampleRng, Tensor, from_fn,
@@ -66,7 +67,7 @@ fn on_every_path<S, B>(
                 check(there.unwrap(), number, batch_size);
             }
             for epoch in 1..3 {
-                let batches = loader.epoch(epoch).to_device(device, 2);
+                let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
                 for (number, batch) in batches.enumerate() {
                     check(batch.unwrap(), number, batch_size);
                 }
@@ -79,7 +80,11 @@ fn on_every_path<S, B>(
 const LEN: u64 = 61;
 
 fn frames(index: u64) -> Vec<[f32; 5]> {
-    let mut rng = SampleRng::new(3, 0, index);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 3,
+        epoch: 0,
+        position: index,
+    });
     let count = match index {
         24..36 => 0,
         7 => 200,
@@ -90,7 +95,9 @@ fn frames(index: u64) -> Vec<[f32; 5]> {
 
 fn padded_rows_are_the_same_on_every_path(backend: &Backend) {
     let samples = from_fn(LEN, |index, _| {
-        let frames = Padded::from(frames(index)).value(-1.5).multiple_of(4);
+        let frames = Padded::from(frames(index))
+            .with_value(-1.5)
+            .with_multiple_of(4);
         Ok((frames.mask(), index as i64, frames))
     });
     on_every_path::<_, (PaddedTensor<u8>, Tensor<i64>, PaddedTensor<f32>)>(
@@ -135,9 +142,20 @@ fn packed_rows_are_the_same_on_every_path(backend: &Backend) {
         })
         .collect();
     let stream = documents.concat();
-    let packed = Packed::new(documents, &lengths, N, Packing::Concatenated).unwrap();
+    let packed = PackedDataset::new(documents, &lengths, N, PackingStrategy::Concatenated).unwrap();
     let rows: Vec<PackedRow<u32>> = (0..packed.len())
-        .map(|row| packed.get(row, &mut SampleRng::new(0, 0, 0)).unwrap())
+        .map(|row| {
+            packed
+                .get(
+                    row,
+                    &mut SampleRng::for_sample(RngKey {
+                        seed: 0,
+                        epoch: 0,
+                        position: 0,
+                    }),
+                )
+                .unwrap()
+        })
         .collect();
     on_every_path::<_, PackedBatch<u32>>(
         backend,
@@ -221,13 +239,18 @@ fn optional_rows_lie_beside_gathered_ones(backend: &Backend) {
         .build()
         .unwrap();
     for epoch in 0..3 {
-        let batches = loader.epoch(epoch).to_device(device, 1);
+        let batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         for (number, batch) in batches.enumerate() {
             let (images, mask) = batch.unwrap();
             let (images, mask) = (back(&images), back(&mask));
             for (row, has) in mask.as_slice().iter().enumerate() {
                 let index = number * 8 + row;
-                let expected = SampleRng::new(5, epoch, index as u64).bool(0.6);
+                let expected = SampleRng::for_sample(RngKey {
+                    seed: 5,
+                    epoch,
+                    position: index as u64,
+                })
+                .bool(0.6);
                 assert_eq!(*has == 1, expected);
                 let expected = match expected {
                     true => &pixels[index * PIXELS..][..PIXELS],
@@ -257,7 +280,7 @@ fn padded_batches_without_their_bad_samples_travel_too(backend: &Backend) {
             .pin_memory(device)
             .build()
             .unwrap();
-        for epoch in loader.epochs(0..3).to_device(device, 2) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(device, 2) {
             let mut rows = 0;
             for batch in epoch {
                 let (indices, padded) = batch.unwrap();

@@ -4,15 +4,14 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::collate::Stack;
 use pinfeed::dataset::{FromFn, Staged, StagedDataset};
 use pinfeed::error::Temporary;
-use pinfeed::loader::{Builder, LoaderState, OnError, Recording, StreamState, Workers};
+use pinfeed::iterable::{self, IterableDataset};
+use pinfeed::loader::{Builder, IterableState, LoaderState, OnError, Recording, TryNext, Workers};
 use pinfeed::sampler::{MixtureSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler};
-use pinfeed::stream::{self, StreamSource};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, SampleRng, Tensor, from_fn,
 };
@@ -126,16 +125,21 @@ fn arrives<D: Dataset<Sample = Tensor<u8>>>(
         let loader = builder.pin_memory(device).build().unwrap();
         let recording = (taking == Taking::Records).then(|| loader.record());
         let mut seen = Vec::new();
-        for mut epoch in loader.resume(EPOCHS, state).unwrap().to_device(device, 2) {
+        for mut epoch in loader
+            .resume(EPOCHS, state)
+            .unwrap()
+            .prefetch_to_device(device, 2)
+        {
             while seen.len() < most {
                 let next = match taking {
                     Taking::Polls => loop {
                         match epoch.try_next() {
-                            Poll::Ready(next) => break next,
-                            Poll::Pending => {}
+                            TryNext::NotYet => {}
+                            next => break next.batch(),
                         }
-                        if let Poll::Ready(next) = epoch.next_timeout(Duration::from_millis(1)) {
-                            break next;
+                        match epoch.next_timeout(Duration::from_millis(1)) {
+                            TryNext::NotYet => {}
+                            next => break next.batch(),
                         }
                     },
                     _ => epoch.next(),
@@ -174,24 +178,28 @@ fn shuffled() -> Builder<Plain, Stack> {
 fn streams_go_on(backend: &Backend) {
     let source = || {
         let numbers = |from: u64| {
-            stream::from_fn(move |_, _| Ok((from..from + 60).map(Ok)))
+            iterable::from_fn(move |_, _| Ok((from..from + 60).map(Ok)))
                 .map(|index, rng: &mut SampleRng| Ok(sample(index, rng)))
         };
-        let mixed = stream::mix([(numbers(0), 0.7), (numbers(100), 0.3)]);
+        let mixed = iterable::mix([(numbers(0), 0.7), (numbers(100), 0.3)]);
         mixed.unwrap().shuffle(7).take(LEN)
     };
-    let builder = || DataLoader::stream(source()).batch_size(BATCH).seed(17);
+    let builder = || DataLoader::iterable(source()).batch_size(BATCH).seed(17);
     let on_host = builder().build::<Tensor<u8>>().unwrap();
     let expected = EPOCHS.flat_map(|epoch| on_host.epoch(epoch));
     let expected: Batches = expected.map(|batch| rows(&batch.unwrap())).collect();
     assert_eq!(expected.len(), 14);
 
     let device = &backend.device;
-    let found = interrupted(|workers, most, state: &StreamState| {
+    let found = interrupted(|workers, most, state: &IterableState| {
         let builder = builder().num_workers(workers).pin_memory(device);
         let loader = builder.build::<Tensor<u8>>().unwrap();
         let mut seen = Vec::new();
-        for mut epoch in loader.resume(EPOCHS, state).unwrap().to_device(device, 2) {
+        for mut epoch in loader
+            .resume(EPOCHS, state)
+            .unwrap()
+            .prefetch_to_device(device, 2)
+        {
             while seen.len() < most {
                 let Some(batch) = epoch.next() else { break };
                 seen.push(rows_there(&batch.unwrap()));
@@ -244,7 +252,7 @@ impl StagedDataset for Store {
 
 fn what_is_fetched_ahead_goes_on(backend: &Backend) {
     let found = arrives(backend, Taking::Waits, || {
-        DataLoader::builder(Staged::new(Store::default()).in_flight(4))
+        DataLoader::builder(Staged::new(Store::default()).with_in_flight(4))
             .shuffle(true)
             .seed(17)
             .retry(3, Duration::from_micros(100))
@@ -309,7 +317,7 @@ fn drawn_samples_go_on(backend: &Backend) {
         Arc::new(
             MixtureSampler::new(&[30, 10], &[0.5, 0.5], 7)
                 .unwrap()
-                .num_samples(33),
+                .with_num_samples(33),
         ),
         Arc::new(SubsetRandomSampler::new(10..37, 7).unwrap()),
     ];
@@ -378,7 +386,7 @@ fn one_batch_comes_again_and_again(backend: &Backend) {
         let builder = shuffled().batch_size(BATCH).num_workers(workers);
         let loader = builder.pin_memory(device).build().unwrap();
         let mut steps = 0;
-        for batch in loader.replay(0).unwrap().to_device(device, 2) {
+        for batch in loader.replay(0).unwrap().prefetch_to_device(device, 2) {
             let mut batch: DeviceTensor<u8> = batch.unwrap();
             assert_eq!(rows_there(&batch), expected[0]);
             let written = batch.on_mut(&stream).unwrap();

@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use pinfeed::device::Download;
+use pinfeed::rng::RngKey;
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, SampleRng, Stream, Tensor};
 
 use crate::Test;
@@ -63,7 +64,7 @@ fn a_loader_beside_random_programs(backend: &Backend) {
 
 fn feed(loader: &DataLoader<Tensor<u32>>, device: &Device, epoch: u64) {
     let mut seen = vec![false; 4_000];
-    for batch in loader.epoch(epoch).to_device(device, 2) {
+    for batch in loader.epoch(epoch).prefetch_to_device(device, 2) {
         let back = batch.unwrap().to_host(true).unwrap().wait().unwrap();
         for row in back.as_slice().chunks_exact(500) {
             let number = row[0];
@@ -93,7 +94,11 @@ impl Program<'_> {
     fn new(backend: &Backend, thread: u64) -> Program<'_> {
         Program {
             backend,
-            rng: SampleRng::new(seed(), thread, 0),
+            rng: SampleRng::for_sample(RngKey {
+                seed: seed(),
+                epoch: thread,
+                position: 0,
+            }),
             name: format!("seed {}, thread {thread}", seed()),
             streams: (0..3).map(|_| backend.device.stream().unwrap()).collect(),
             tensors: Vec::new(),

@@ -112,7 +112,10 @@ fn batches_that_are_sent_together_are_themselves(backend: &Backend) {
     for workers in [0, 1, 3] {
         for loader in loaders(&backend.device, workers) {
             for depth in [1, 40] {
-                for epoch in loader.epochs(0..2).to_device(&backend.device, depth) {
+                for epoch in loader
+                    .epochs(0..2)
+                    .prefetch_to_device(&backend.device, depth)
+                {
                     let of_epoch = &expected[epoch.number() as usize];
                     assert_eq!(epoch.len(), of_epoch.len());
                     for (number, batch) in epoch.enumerate() {
@@ -133,7 +136,11 @@ fn a_batch_of_those_sent_together_is_kept(backend: &Backend) {
     let here = loader(table(), &backend.device, 2);
     let mut kept: Vec<(usize, There)> = Vec::new();
     let mut parts: Vec<(usize, DeviceTensor<i64>)> = Vec::new();
-    for (number, batch) in here.epoch(0).to_device(&backend.device, 4).enumerate() {
+    for (number, batch) in here
+        .epoch(0)
+        .prefetch_to_device(&backend.device, 4)
+        .enumerate()
+    {
         pause(number);
         let batch = batch.unwrap();
         match number % 23 {
@@ -161,7 +168,7 @@ fn batches_sent_together_are_read_on_several_streams(backend: &Backend) {
     for loader in loaders(device, 2) {
         let expected = expected(0);
         let mut sums: Vec<DeviceTensor<i64>> = Vec::new();
-        for (number, batch) in loader.epoch(0).to_device(device, 40).enumerate() {
+        for (number, batch) in loader.epoch(0).prefetch_to_device(device, 40).enumerate() {
             let batch = batch.unwrap();
             if !number.is_multiple_of(11) {
                 pause(number);
@@ -193,7 +200,7 @@ fn there_is_no_memory_to_send_them_together(backend: &Backend) {
     device.set_device_budget_bytes(2 * 512);
     for depth in [2, 40] {
         let here = loader(table(), device, 2);
-        for (number, batch) in here.epoch(0).to_device(device, depth).enumerate() {
+        for (number, batch) in here.epoch(0).prefetch_to_device(device, depth).enumerate() {
             pause(number);
             assert!(
                 fetched(&batch.unwrap()) == expected[number],
@@ -250,7 +257,7 @@ fn one_of_those_sent_together_panics(backend: &Backend) {
     for depth in [1, 24] {
         for (number, batch) in loader
             .epoch(0)
-            .to_device(&backend.device, depth)
+            .prefetch_to_device(&backend.device, depth)
             .enumerate()
         {
             pause(number);
@@ -283,7 +290,7 @@ fn what_was_sent_together_is_left(backend: &Backend) {
         for (epoch, wanted) in [(0, 1), (1, 3), (0, 70), (1, 140)] {
             let expected = expected(epoch);
             let mut held = Vec::new();
-            let mut batches = loader.epoch(epoch).to_device(device, 40);
+            let mut batches = loader.epoch(epoch).prefetch_to_device(device, 40);
             for (number, batch) in batches.by_ref().take(wanted).enumerate() {
                 pause(number);
                 held.push(batch.unwrap());
@@ -366,7 +373,7 @@ fn depth_batches_travel_while_the_program_is_busy(backend: &Backend) {
         let builder = DataLoader::builder(samples).batch_size(BATCH);
         let builder = builder.num_workers(workers).pin_memory(&backend.device);
         let loader = builder.build().unwrap();
-        let epoch = loader.epoch(0).to_device(&backend.device, depth);
+        let epoch = loader.epoch(0).prefetch_to_device(&backend.device, depth);
         for (number, batch) in epoch.enumerate() {
             let batch = batch.unwrap();
             pause(number);

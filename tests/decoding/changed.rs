@@ -10,10 +10,10 @@ use super::{Rows, expected, fetched, fixtures, loader, pictures};
 
 /// How many of the pictures a device decodes, if no transform is in the way.
 fn devices_own(device: &Device) -> u64 {
-    let loader = loader(pictures().decode(Decode::Device), device, 8, 2);
+    let loader = loader(pictures().with_decode(Decode::Device), device, 8, 2);
     let mut last = 0;
     for epoch in 0..2 {
-        let mut sent = loader.epoch(epoch).to_device(device, 2);
+        let mut sent = loader.epoch(epoch).prefetch_to_device(device, 2);
         assert!(sent.by_ref().all(|batch| batch.is_ok()));
         last = sent.stats().device_decoded;
     }
@@ -22,8 +22,8 @@ fn devices_own(device: &Device) -> u64 {
 }
 
 fn jitter() -> ColorJitter {
-    let jitter = ColorJitter::new().brightness(0.4).contrast(0.4);
-    jitter.saturation(0.4).hue(0.1)
+    let jitter = ColorJitter::new().with_brightness(0.4).with_contrast(0.4);
+    jitter.with_saturation(0.4).with_hue(0.1)
 }
 
 /// What programs do: the usual recipe; RandAugment, and a flip behind it; a rotation that is cropped.
@@ -35,7 +35,7 @@ fn transforms() -> [ImageTransform; 3] {
     let augmented = ImageTransform::train(16)
         .rand_augment(RandAugment::new())
         .random_horizontal_flip(0.5)
-        .random_erasing(RandomErasing::new().value([124, 116, 104]));
+        .random_erasing(RandomErasing::new().with_value([124, 116, 104]));
     let turned = ImageTransform::new()
         .resize_exact(24, 30)
         .random_rotation(RandomRotation::from(20.0))
@@ -49,12 +49,12 @@ fn changed_pictures_are_the_cpus() {
     let device = Device::cpu();
     let all = devices_own(&device);
     for (number, transform) in transforms().into_iter().enumerate() {
-        let pictures = pictures().transform(transform);
+        let pictures = pictures().with_transform(transform);
         for (batch, workers) in [(1, 1), (8, 0), (8, 3), (50, 2)] {
-            let encoded = pictures.clone().decode(Decode::Device);
+            let encoded = pictures.clone().with_decode(Decode::Device);
             let loader = loader(encoded, &device, batch, workers);
             for epoch in 0..2 {
-                let mut sent = loader.epoch(epoch).to_device(&device, 2);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 let rows: Rows = sent.by_ref().map(fetched).collect();
                 let how = format!("{number}, {batch} a batch, {workers} workers, epoch {epoch}");
                 let here = expected(&pictures, &device, batch, epoch);
@@ -79,9 +79,9 @@ fn what_is_left_to_the_cpu_is_counted() {
         plan.random_grayscale(1.0)
     });
     let erased = RandomErasing::new()
-        .probability(0.5)
-        .scale(0.1..=0.2)
-        .ratio(0.8..=1.2);
+        .with_probability(0.5)
+        .with_scale(0.1..=0.2)
+        .with_ratio(0.8..=1.2);
     let sometimes = ImageTransform::train(20).random_erasing(erased);
     let sometimes = sometimes.resize_exact(16, 16);
     let resized = "resized twice, or in a way that only the CPU does";
@@ -91,10 +91,10 @@ fn what_is_left_to_the_cpu_is_counted() {
         // Only where an erasure is drawn.
         (sometimes, resized, 1, all - 1),
     ] {
-        let pictures = pictures().transform(transform);
-        let loader = loader(pictures.clone().decode(Decode::Device), &device, 8, 2);
+        let pictures = pictures().with_transform(transform);
+        let loader = loader(pictures.clone().with_decode(Decode::Device), &device, 8, 2);
         for epoch in 0..3 {
-            let mut sent = loader.epoch(epoch).to_device(&device, 2);
+            let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
             let rows: Rows = sent.by_ref().map(fetched).collect();
             assert!(rows == expected(&pictures, &device, 8, epoch), "{reason}");
             let stats = sent.stats();
@@ -118,20 +118,20 @@ fn masks_and_boxes_follow() {
         let batches = |decode| {
             let (file, labels, transform) = (file.clone(), labels.clone(), transform.clone());
             let data = from_fn(40, move |_, rng| {
-                let image = LazyImage::encoded(file.clone()).decode_on(decode);
+                let image = LazyImage::encoded(file.clone()).with_decode(decode);
                 let image = image.transform(&transform, rng);
                 let geometry = image.geometry()?;
                 let boxes = geometry.boxes(&[[3.0, 2.0, 20.0, 9.0]]);
                 let boxes = Tensor::from_vec(boxes.boxes.concat(), &[4])?;
                 let mask = LazyMask::labels(Tensor::from_vec(labels.clone(), &[11, 37])?)?;
-                let mask = mask.geometry(geometry);
+                let mask = mask.with_geometry(geometry);
                 Ok((image, mask, boxes))
             });
             let loader = DataLoader::builder(data).batch_size(8).num_workers(2);
             let loader = loader.pin_memory(&device).build::<Host>().unwrap();
             let mut rows = Vec::new();
             for epoch in 0..2 {
-                let mut sent = loader.epoch(epoch).to_device(&device, 2);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 for batch in sent.by_ref() {
                     let (pixels, masks, boxes): There = batch.unwrap();
                     let pixels = pixels.to_host(true).unwrap().wait().unwrap();

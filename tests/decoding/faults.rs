@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use pinfeed::loader::OnError;
+use pinfeed::loader::{OnError, TryNext};
 use pinfeed::{DataLoader, Device, Error, Tensor};
 
 use crate::library::{GoesOn, Library, comes, learn, pixels, there, whole};
@@ -21,7 +21,7 @@ fn loader(script: &Arc<Script>, device: &Device, workers: usize) -> DataLoader<T
 /// All batches fail that are to be decoded, in words that say this.
 #[track_caller]
 fn fails(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, words: &[&str]) {
-    let batches: Vec<_> = loader.epoch(epoch).to_device(device, 2).collect();
+    let batches: Vec<_> = loader.epoch(epoch).prefetch_to_device(device, 2).collect();
     assert_eq!(batches.len(), 6);
     for batch in batches {
         let error = batch.unwrap_err();
@@ -162,7 +162,7 @@ fn a_batch_may_have_damaged_pictures_only() {
             learn([&loader], &device);
             (8..12).for_each(|number| script.set(number, How::Damaged));
             for epoch in 1..3 {
-                let mut sent = loader.epoch(epoch).to_device(&device, 2);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 let batches: Vec<_> = sent.by_ref().collect();
                 assert_eq!(batches.len(), 6);
                 for (number, batch) in (0..).zip(batches) {
@@ -209,7 +209,7 @@ fn a_device_may_be_lost_while_it_decodes() {
                 continue;
             };
             for epoch in 0..2 {
-                let batches = loader.epoch(epoch).to_device(&device, 2);
+                let batches = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 for (number, batch) in (0..).zip(batches) {
                     let rows = batch.and_then(|batch| batch.to_host(true)?.wait());
                     match rows {
@@ -262,7 +262,7 @@ fn loaders_on_one_device_do_not_disturb_each_other() {
             scope.spawn(move || {
                 for _ in 0..20 {
                     let loader = loader(bad, device, workers);
-                    let batches = loader.epoch(0).to_device(device, 3).take(taken);
+                    let batches = loader.epoch(0).prefetch_to_device(device, 3).take(taken);
                     assert!(batches.into_iter().all(|batch| batch.is_err()));
                 }
             });
@@ -288,7 +288,7 @@ fn everything_may_be_dropped_in_any_order() {
                     options.max_delay = Duration::from_micros(500);
                     let device = Device::hostile(options).unwrap();
                     let loader = loader(script, &device, round % 3);
-                    let mut epoch = loader.epoch(0).to_device(&device, 1 + round % 4);
+                    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 1 + round % 4);
                     let kept: Vec<_> = epoch.by_ref().take(round % 5).collect();
                     match round % 4 {
                         0 => {
@@ -376,9 +376,12 @@ fn a_loader_goes_while_the_decoder_hangs() {
     learn([&one], &device);
     let _goes_on = GoesOn(&library);
     library.set("stub_held", 1);
-    let mut epoch = one.epoch(1).to_device(&device, 2);
+    let mut epoch = one.epoch(1).prefetch_to_device(&device, 2);
     while library.count("stub_hanging") == 0 {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     drop(epoch);
     drop(one);

@@ -13,7 +13,7 @@ use pinfeed::dataset::{ConcatDataset, Subset};
 use pinfeed::device::Hostile;
 use pinfeed::error::Stage;
 use pinfeed::image::{Decode, ImageFolder, LazyImage};
-use pinfeed::loader::Builder;
+use pinfeed::loader::{Builder, TryNext};
 use pinfeed::{DataLoader, Dataset, Device, DeviceTensor, Error, Tensor, from_fn};
 use tempfile::TempDir;
 
@@ -103,7 +103,7 @@ pub fn whole<D: Dataset, C>(loader: Builder<D, C>, workers: usize) -> Builder<D,
 /// Teaches loaders that their samples are pictures: then nothing is loaded before it is known where batches go.
 pub fn learn<'a>(loaders: impl IntoIterator<Item = &'a DataLoader<Tensor<u8>>>, device: &Device) {
     let all = loaders.into_iter();
-    all.for_each(|loader| loader.epoch(0).to_device(device, 2).for_each(drop));
+    all.for_each(|loader| loader.epoch(0).prefetch_to_device(device, 2).for_each(drop));
 }
 
 /// Waits until this is so, which takes another thread a moment.
@@ -132,7 +132,7 @@ pub fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 /// An epoch comes whole.
 #[track_caller]
 pub fn comes(loader: &DataLoader<Tensor<u8>>, device: &Device, epoch: u64, len: u64, batch: u64) {
-    let batches = loader.epoch(epoch).to_device(device, 2);
+    let batches = loader.epoch(epoch).prefetch_to_device(device, 2);
     let batches: Vec<Vec<u8>> = batches.map(|batch| there(&batch.unwrap())).collect();
     let expected = (0..len).step_by(batch as usize);
     let expected: Vec<Vec<u8>> = expected
@@ -211,7 +211,7 @@ fn without_hardware_kernels_decode() {
         .unwrap();
     let error = loader
         .epoch(0)
-        .to_device(&device, 0)
+        .prefetch_to_device(&device, 0)
         .find_map(Result::err)
         .unwrap();
     let said = error.to_string();
@@ -244,7 +244,7 @@ fn the_decoder_opens_when_the_loader_is_built() {
     for of in all {
         let library = Library::new(&[]);
         let device = library.device();
-        let pictures = of(crate::pictures().decode(Decode::Both));
+        let pictures = of(crate::pictures().with_decode(Decode::Both));
         let loader = DataLoader::builder(pictures)
             .batch_size(4)
             .pin_memory(&device);
@@ -259,7 +259,7 @@ fn the_decoder_opens_when_the_loader_is_built() {
 fn no_decoder_opens_when_a_loader_of_the_cpus_is_built() {
     let library = Library::new(&[]);
     let device = library.device();
-    let of = |decode| DataLoader::builder(crate::pictures().decode(decode)).batch_size(4);
+    let of = |decode| DataLoader::builder(crate::pictures().with_decode(decode)).batch_size(4);
     let by_cpu = of(Decode::Cpu).pin_memory(&device).build::<crate::Batch>();
     let pageable = of(Decode::Device).build::<crate::Batch>();
     let copied = of(Decode::Device).pin_memory(&device).pin_by_copy(true);
@@ -289,12 +289,12 @@ fn the_decoder_opens_while_files_are_read() {
             assert_eq!(library.count("stub_created"), 0);
         }
         script.hold_loads_from(Some(0));
-        let mut epoch = loader.epoch(1).to_device(&device, 2);
+        let mut epoch = loader.epoch(1).prefetch_to_device(&device, 2);
         if !is_known {
             script.hold_loads_from(Some(1));
         }
         until(|| {
-            assert!(epoch.try_next().is_pending());
+            assert!(matches!(epoch.try_next(), TryNext::NotYet));
             library.count("stub_states") == 1
         });
         script.hold_loads_from(None);
@@ -317,10 +317,10 @@ fn a_decoder_that_does_not_open_early_is_opened_later() {
     let loader = loader.num_workers(1).build().unwrap();
     let _open = Open(Arc::clone(&script));
     script.hold_loads_from(Some(0));
-    let mut epoch = loader.epoch(0).to_device(&device, 2);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2);
     script.hold_loads_from(Some(1));
     until(|| {
-        assert!(epoch.try_next().is_pending());
+        assert!(matches!(epoch.try_next(), TryNext::NotYet));
         library.count("stub_created") == 1 && library.count("stub_handles") == 0
     });
     script.hold_loads_from(None);
@@ -341,10 +341,13 @@ fn without_pictures_no_decoder_is_opened() {
     let photos = builder::<Tensor<u8>>(&script, 12, &device).batch_size(4);
     let photos = photos.num_workers(2).build().unwrap();
     for epoch in 0..2 {
-        assert_eq!(numbers.epoch(epoch).to_device(&device, 2).count(), 5);
+        assert_eq!(
+            numbers.epoch(epoch).prefetch_to_device(&device, 2).count(),
+            5
+        );
         assert_eq!(photos.epoch(epoch).count(), 3);
         // Not the device that the loader pins for: the CPU decodes.
-        assert_eq!(photos.epoch(epoch).to_device(&other, 2).count(), 3);
+        assert_eq!(photos.epoch(epoch).prefetch_to_device(&other, 2).count(), 3);
     }
     drop((numbers, photos, device, other)); // whose threads have ended then
     assert_eq!(library.count("stub_created"), 0);
@@ -370,17 +373,23 @@ fn a_fault_costs_the_batches_that_are_being_decoded() {
         // (Its second batch comes later, or both could be decoded together.)
         let _open = Open(Arc::clone(&script));
         script.hold_loads_from(Some(4));
-        let mut failing = one.epoch(1).to_device(&device, 1);
+        let mut failing = one.epoch(1).prefetch_to_device(&device, 1);
         while !hanging() {
-            assert!(failing.next_timeout(Duration::from_millis(1)).is_pending());
+            assert!(matches!(
+                failing.next_timeout(Duration::from_millis(1)),
+                TryNext::NotYet
+            ));
         }
         script.hold_loads_from(None);
         let sent = || sent(&device, 4 * ROW_BYTES);
         assert_eq!(sent(), 1);
-        let mut whole = other.epoch(1).to_device(&device, 2);
+        let mut whole = other.epoch(1).prefetch_to_device(&device, 2);
         // (The pictures of its first batch break, too. But others are decoded with them, so it is not the decoder's fault.)
         while sent() < 3 {
-            assert!(whole.next_timeout(Duration::from_millis(1)).is_pending());
+            assert!(matches!(
+                whole.next_timeout(Duration::from_millis(1)),
+                TryNext::NotYet
+            ));
         }
         library.set("stub_held", 0);
         let failed = failing.next().unwrap().unwrap_err();
@@ -418,9 +427,14 @@ fn a_decoder_that_never_decodes_is_not_opened_for_each_batch() {
     for epoch in 1..3 {
         library.set("stub_held", 1);
         let before = library.count("stub_created");
-        let mut epoch = loader.epoch(epoch).to_device(&device, batches as usize);
+        let mut epoch = loader
+            .epoch(epoch)
+            .prefetch_to_device(&device, batches as usize);
         while sent(&device, rows as usize * ROW_BYTES) < batches as usize - 2 {
-            assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+            assert!(matches!(
+                epoch.next_timeout(Duration::from_millis(1)),
+                TryNext::NotYet
+            ));
         }
         library.set("stub_held", 0);
         let failed = epoch
@@ -436,7 +450,7 @@ fn a_decoder_that_never_decodes_is_not_opened_for_each_batch() {
     let expected = (0..batches).map(|batch| pixels(rows * batch..rows * (batch + 1)));
     let there = loader
         .epoch(3)
-        .to_device(&device, 2)
+        .prefetch_to_device(&device, 2)
         .map(|batch| there(&batch.unwrap()));
     assert!(there.eq(expected));
 }
@@ -462,7 +476,7 @@ fn a_decoder_that_hangs_is_not_waited_for() {
         let start = Instant::now();
         // More batches than there are slabs, which the decoder keeps.
         let (mut batches, mut first) = (Vec::new(), None);
-        for batch in one.epoch(1).to_device(&device, depth) {
+        for batch in one.epoch(1).prefetch_to_device(&device, depth) {
             let Err(Error::TimedOut(late)) = &batch else {
                 panic!("{:?}", batch.map(drop));
             };
@@ -485,13 +499,13 @@ fn a_decoder_that_hangs_is_not_waited_for() {
             "{workers} workers, {depth} ahead"
         );
         assert!(first.unwrap() >= timeout);
-        drop(one.epoch(2).to_device(&device, depth).next());
+        drop(one.epoch(2).prefetch_to_device(&device, depth).next());
         drop(one); // which does not wait for it
         assert_eq!(library.count("stub_hanging"), 1);
         library.set("stub_held", 0);
         let mut all: Vec<Vec<u8>> = other
             .epoch(2)
-            .to_device(&device, depth)
+            .prefetch_to_device(&device, depth)
             .map(|batch| there(&batch.unwrap()))
             .collect();
         all.sort();
@@ -516,7 +530,7 @@ fn batches_come_when_a_decoder_that_hung_is_back() {
     learn([&loader], &device);
     let _goes_on = GoesOn(&library);
     for epoch in 1..3 {
-        let mut epoch = loader.epoch(epoch).to_device(&device, 1);
+        let mut epoch = loader.epoch(epoch).prefetch_to_device(&device, 1);
         assert_eq!(there(&epoch.next().unwrap().unwrap()), pixels(0..4));
         library.set("stub_held", 1);
         let mut came = 1;

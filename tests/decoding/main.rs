@@ -24,6 +24,7 @@ use pinfeed::device::Hostile;
 use pinfeed::error::CollateError;
 use pinfeed::image::{Decode, ImageFolder, ImageTransform, LazyImage};
 use pinfeed::loader::{OnError, Stats};
+use pinfeed::rng::RngKey;
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::{DataLoader, Device, DeviceTensor, Error, Sample, SampleRng, Tensor, from_fn};
 
@@ -59,7 +60,7 @@ fn pictures() -> ImageFolder {
             .map(|(path, label)| (path.clone(), label)),
     )
     .unwrap()
-    .transform(transform)
+    .with_transform(transform)
 }
 
 fn loader(
@@ -87,7 +88,7 @@ fn fetched(there: Result<There, Error>) -> Result<(Vec<u8>, Vec<i64>), String> {
 
 /// An epoch as it comes on the host, decoded by the CPU.
 fn expected(pictures: &ImageFolder, device: &Device, batch: usize, epoch: u64) -> Rows {
-    let loader = loader(pictures.clone().decode(Decode::Cpu), device, batch, 0);
+    let loader = loader(pictures.clone().with_decode(Decode::Cpu), device, batch, 0);
     let batches = loader.epoch(epoch);
     let rows = batches.map(|batch| {
         let (pixels, labels) = batch.map_err(|error| error.to_string())?;
@@ -102,13 +103,13 @@ fn a_device_decodes_what_the_cpu_would() {
     let pictures = pictures();
     for (batch, workers) in [(1, 1), (8, 0), (8, 1), (8, 3), (50, 2)] {
         let loader = loader(
-            pictures.clone().decode(Decode::Device),
+            pictures.clone().with_decode(Decode::Device),
             &device,
             batch,
             workers,
         );
         for epoch in 0..2 {
-            let mut sent = loader.epoch(epoch).to_device(&device, 2);
+            let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
             let rows: Rows = sent.by_ref().map(fetched).collect();
             assert!(
                 rows == expected(&pictures, &device, batch, epoch),
@@ -146,7 +147,7 @@ fn what_fails_on_the_cpu_fails_there() {
         OnError::Skip { at_most: 1_000 },
     ] {
         let all = ImageFolder::from_list(names.iter().map(|name| (name, 0))).unwrap();
-        let all = all.transform(ImageTransform::eval(24));
+        let all = all.with_transform(ImageTransform::eval(24));
         for rows_of_a_part in [0, 3] {
             let device = match rows_of_a_part {
                 0 => Device::cpu(),
@@ -157,11 +158,11 @@ fn what_fails_on_the_cpu_fails_there() {
             };
             for workers in [0, 1, 3] {
                 let rows = |decode| -> (Rows, Stats) {
-                    let loader = DataLoader::builder(all.clone().decode(decode));
+                    let loader = DataLoader::builder(all.clone().with_decode(decode));
                     let loader = loader.batch_size(7).seed(3).num_workers(workers);
                     let loader = loader.on_error(on_error).pin_memory(&device);
                     let loader = loader.build::<Batch>().unwrap();
-                    let rows = loader.epochs(0..2).to_device(&device, 3).flatten();
+                    let rows = loader.epochs(0..2).prefetch_to_device(&device, 3).flatten();
                     let rows = rows.map(fetched).collect();
                     (rows, loader.total_stats())
                 };
@@ -203,14 +204,14 @@ fn damage_that_a_decoder_finds_is_a_samples_error() {
     let list = names.map(|name| (fixtures().join(name), 0));
     let all = ImageFolder::from_list(list)
         .unwrap()
-        .transform(ImageTransform::eval(24));
-    let encoded = all.clone().decode(Decode::Device);
+        .with_transform(ImageTransform::eval(24));
+    let encoded = all.clone().with_decode(Decode::Device);
     for workers in [0, 1, 2] {
         let loader = DataLoader::builder(encoded.clone())
             .batch_size(2)
             .num_workers(workers);
         let loader = loader.pin_memory(&device).build::<Batch>().unwrap();
-        for epoch in loader.epochs(0..3).to_device(&device, 3) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(&device, 3) {
             let batches: Vec<_> = epoch.collect();
             let [Err(Error::Sample(id, cause)), Ok(_)] = &batches[..] else {
                 panic!(
@@ -231,8 +232,12 @@ fn damage_that_a_decoder_finds_is_a_samples_error() {
 fn epochs_follow_each_other() {
     let device = Device::cpu();
     let pictures = pictures();
-    let loader = loader(pictures.clone().decode(Decode::Device), &device, 8, 2);
-    for (number, epoch) in loader.epochs(0..3).to_device(&device, 4).enumerate() {
+    let loader = loader(pictures.clone().with_decode(Decode::Device), &device, 8, 2);
+    for (number, epoch) in loader
+        .epochs(0..3)
+        .prefetch_to_device(&device, 4)
+        .enumerate()
+    {
         let rows: Rows = epoch.map(fetched).collect();
         assert!(
             rows == expected(&pictures, &device, 8, number as u64),
@@ -247,7 +252,12 @@ fn batches_on_the_host_are_decoded() {
     let device = Device::cpu();
     let pictures = pictures();
     for workers in [0, 2] {
-        let loader = loader(pictures.clone().decode(Decode::Device), &device, 8, workers);
+        let loader = loader(
+            pictures.clone().with_decode(Decode::Device),
+            &device,
+            8,
+            workers,
+        );
         let mut epoch = loader.epoch(0);
         let rows: Rows = epoch
             .by_ref()
@@ -263,7 +273,11 @@ fn batches_on_the_host_are_decoded() {
         let there = pinfeed::Batch::to_device(batch, &device, true);
         assert!(fetched(there) == rows[0]);
         // And after it, an epoch that goes there.
-        let rows: Rows = loader.epoch(1).to_device(&device, 1).map(fetched).collect();
+        let rows: Rows = loader
+            .epoch(1)
+            .prefetch_to_device(&device, 1)
+            .map(fetched)
+            .collect();
         assert!(rows == expected(&pictures, &device, 8, 1));
     }
 }
@@ -277,10 +291,17 @@ fn epochs_may_end_while_pictures_are_decoded() {
             let mut late = Hostile::default();
             (late.seed, late.max_delay) = (seed, Duration::from_millis(1));
             let device = Device::hostile(late).unwrap();
-            let loader = loader(pictures.clone().decode(Decode::Device), &device, 4, workers);
+            let loader = loader(
+                pictures.clone().with_decode(Decode::Device),
+                &device,
+                4,
+                workers,
+            );
             let whole = expected(&pictures, &Device::cpu(), 4, 7);
             for taken in [0, 1, 2, 5, 9] {
-                let mut epochs = loader.epochs(7..10).to_device(&device, 1 + taken % 3);
+                let mut epochs = loader
+                    .epochs(7..10)
+                    .prefetch_to_device(&device, 1 + taken % 3);
                 let mut epoch = epochs.next().unwrap();
                 let kept: Vec<_> = epoch.by_ref().take(taken).collect();
                 match seed % 3 {
@@ -291,7 +312,11 @@ fn epochs_may_end_while_pictures_are_decoded() {
                 let kept: Rows = kept.into_iter().map(fetched).collect();
                 assert!(kept == whole[..taken], "{workers} workers, {taken} taken");
             }
-            let rows: Rows = loader.epoch(7).to_device(&device, 2).map(fetched).collect();
+            let rows: Rows = loader
+                .epoch(7)
+                .prefetch_to_device(&device, 2)
+                .map(fetched)
+                .collect();
             assert!(rows == whole, "{workers} workers");
             drop(loader);
             assert_eq!(device.memory().device_held_bytes, 0);
@@ -304,15 +329,21 @@ fn epochs_may_end_while_pictures_are_decoded() {
 fn loaders_share_a_decoder() {
     let device = Device::cpu();
     let pictures = pictures();
-    let loaders =
-        [2, 1].map(|workers| loader(pictures.clone().decode(Decode::Device), &device, 8, workers));
+    let loaders = [2, 1].map(|workers| {
+        loader(
+            pictures.clone().with_decode(Decode::Device),
+            &device,
+            8,
+            workers,
+        )
+    });
     let expected = [0, 1].map(|epoch| expected(&pictures, &device, 8, epoch));
     std::thread::scope(|scope| {
         for (number, loader) in loaders.iter().enumerate() {
             let (device, expected) = (&device, &expected[number]);
             scope.spawn(move || {
                 for _ in 0..3 {
-                    let sent = loader.epoch(number as u64).to_device(device, 2);
+                    let sent = loader.epoch(number as u64).prefetch_to_device(device, 2);
                     let rows: Rows = sent.map(fetched).collect();
                     assert!(rows == *expected, "loader {number}");
                 }
@@ -331,11 +362,16 @@ fn there_is_little_memory() {
             let device = Device::cpu();
             device.set_pinned_budget_bytes(pinned);
             device.set_device_budget_bytes(there);
-            let loader = loader(pictures.clone().decode(Decode::Device), &device, 4, workers);
+            let loader = loader(
+                pictures.clone().with_decode(Decode::Device),
+                &device,
+                4,
+                workers,
+            );
             for depth in [0, 1, 20] {
                 let rows: Rows = loader
                     .epoch(0)
-                    .to_device(&device, depth)
+                    .prefetch_to_device(&device, depth)
                     .map(fetched)
                     .collect();
                 assert!(
@@ -352,19 +388,23 @@ fn there_is_little_memory() {
 fn batches_come_in_any_order() {
     let device = Device::cpu();
     let pictures = pictures();
-    let builder = DataLoader::builder(pictures.clone().decode(Decode::Device));
+    let builder = DataLoader::builder(pictures.clone().with_decode(Decode::Device));
     let builder = builder.batch_size(4).num_workers(3).in_order(false);
     let loader = builder.pin_memory(&device).build::<Batch>().unwrap();
     let mut expected: Rows = {
-        let loader = DataLoader::builder(pictures.decode(Decode::Cpu)).batch_size(4);
+        let loader = DataLoader::builder(pictures.with_decode(Decode::Cpu)).batch_size(4);
         let loader = loader.pin_memory(&device).build::<Batch>().unwrap();
-        loader.epoch(0).to_device(&device, 0).map(fetched).collect()
+        loader
+            .epoch(0)
+            .prefetch_to_device(&device, 0)
+            .map(fetched)
+            .collect()
     };
     expected.sort();
     for epoch in 0..5 {
         let mut rows: Rows = loader
             .epoch(epoch)
-            .to_device(&device, 3)
+            .prefetch_to_device(&device, 3)
             .map(fetched)
             .collect();
         rows.sort();
@@ -437,7 +477,14 @@ fn a_batch_may_be_read_before_it_is_sent() {
         .map(|path| {
             let image = LazyImage::encoded(std::fs::read(path).unwrap());
             image
-                .transform(&ImageTransform::eval(16), &mut SampleRng::new(0, 0, 0))
+                .transform(
+                    &ImageTransform::eval(16),
+                    &mut SampleRng::for_sample(RngKey {
+                        seed: 0,
+                        epoch: 0,
+                        position: 0,
+                    }),
+                )
                 .decode()
                 .unwrap()
                 .to_vec()
@@ -446,13 +493,13 @@ fn a_batch_may_be_read_before_it_is_sent() {
     let samples = from_fn(expected.len(), move |index, rng| {
         let image = LazyImage::encoded(std::fs::read(all.path(index).unwrap())?);
         let image = image.transform(&ImageTransform::eval(16), rng);
-        Ok(Picture(image.decode_on(Decode::Device)))
+        Ok(Picture(image.with_decode(Decode::Device)))
     });
     let loader = DataLoader::builder(samples).batch_size(6).num_workers(2);
     let loader = loader.pin_memory(&device).build::<Bright>().unwrap();
     for epoch in 0..2 {
         let mut at = 0;
-        for there in loader.epoch(epoch).to_device(&device, 2) {
+        for there in loader.epoch(epoch).prefetch_to_device(&device, 2) {
             let (pixels, sums) = fetched(there).unwrap();
             for (row, sum) in pixels.chunks(16 * 16 * 3).zip(sums) {
                 assert!(row == expected[at]);
@@ -477,7 +524,7 @@ fn any_call_of_the_device_may_fail() {
             let Ok(device) = Device::hostile(options) else {
                 continue;
             };
-            let encoded = pictures.clone().decode(Decode::Device);
+            let encoded = pictures.clone().with_decode(Decode::Device);
             let loader = DataLoader::builder(encoded)
                 .batch_size(8)
                 .shuffle(true)
@@ -487,7 +534,7 @@ fn any_call_of_the_device_may_fail() {
                 .pin_memory(&device)
                 .build::<Batch>();
             let Ok(loader) = loader else { continue };
-            for (number, there) in loader.epoch(0).to_device(&device, 2).enumerate() {
+            for (number, there) in loader.epoch(0).prefetch_to_device(&device, 2).enumerate() {
                 let fetched = there.and_then(|(pixels, labels)| {
                     let pixels = pixels.to_host(true)?.wait()?;
                     Ok((pixels.to_vec(), labels.to_host(true)?.wait()?.to_vec()))
@@ -524,15 +571,15 @@ fn a_picture_that_says_that_it_is_huge_is_its_samples_error() {
     let mut list = good.map(|name| (fixtures().join(name), 0)).to_vec();
     list.insert(2, (path, 0));
     let all = ImageFolder::from_list(list).unwrap();
-    let all = all.transform(ImageTransform::eval(24));
+    let all = all.with_transform(ImageTransform::eval(24));
     for workers in [0, 2] {
         let said = [Decode::Cpu, Decode::Device].map(|decode| {
-            let loader = DataLoader::builder(all.clone().decode(decode)).batch_size(2);
+            let loader = DataLoader::builder(all.clone().with_decode(decode)).batch_size(2);
             let loader = loader.num_workers(workers).pin_memory(&device);
             let loader = loader.build::<Batch>().unwrap();
             let mut said = Vec::new();
             for _ in 0..2 {
-                let batches: Vec<_> = loader.epoch(0).to_device(&device, 2).collect();
+                let batches: Vec<_> = loader.epoch(0).prefetch_to_device(&device, 2).collect();
                 let [Ok(_), Err(error @ Error::Sample(id, _))] = &batches[..] else {
                     panic!(
                         "{:?}",

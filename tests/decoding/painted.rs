@@ -7,10 +7,10 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 use pinfeed::collate::Stack;
 use pinfeed::error::CollateError;
+use pinfeed::iterable::{self, IterableDataset};
 use pinfeed::loader::Builder;
 use pinfeed::picture::{Drawing, EncodedPicture, Filter, Sampling};
 use pinfeed::sample::{Field, Filled, Layout, Row};
-use pinfeed::stream::{self, StreamSource};
 use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Sample, SampleRng, Tensor};
 
 /// What becomes of a picture.
@@ -386,7 +386,7 @@ pub fn builder<B: OfPixels>(
 pub fn stream<B: OfPixels>(
     script: &Arc<Script>,
     len: u64,
-) -> impl StreamSource<Sample = Painted<B>> {
+) -> impl IterableDataset<Sample = Painted<B>> {
     let script = Arc::clone(script);
-    stream::from_fn(move |_, _| Ok((0..len).map(Ok))).map(move |number, _| Ok(script.get(number)))
+    iterable::from_fn(move |_, _| Ok((0..len).map(Ok))).map(move |number, _| Ok(script.get(number)))
 }

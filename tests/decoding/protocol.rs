@@ -2,13 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::task::Poll;
 use std::thread::{self, ThreadId};
 use std::time::Duration;
 
 use pinfeed::collate::{Relocation, Tensors, Upload};
 use pinfeed::device::{DeviceBuffers, Hostile};
-use pinfeed::loader::OnError;
+use pinfeed::loader::{OnError, TryNext};
 use pinfeed::{Batch, DataLoader, Device, DeviceTensor, Error, Tensor};
 
 use crate::painted::{How, OfPixels, Open, ROW_BYTES, Script, builder, colour, sent, stream};
@@ -69,7 +68,7 @@ fn pixels(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
 
 /// An epoch that teaches the loader that its samples are pictures: then nothing is loaded before it is known where batches go.
 fn learn<B: OfPixels>(loader: &DataLoader<B>, device: &Device) {
-    loader.epoch(0).to_device(device, 2).for_each(drop);
+    loader.epoch(0).prefetch_to_device(device, 2).for_each(drop);
 }
 
 /// A program's `upload` may read device tensors: it runs when their pictures are decoded, on the thread that asks.
@@ -98,7 +97,7 @@ fn upload_sees_what_was_decoded() {
         let loader = loader.num_workers(workers).in_order(in_order);
         let loader = loader.build().unwrap();
         learn(&loader, &device);
-        for epoch in loader.epochs(1..4).to_device(&device, depth) {
+        for epoch in loader.epochs(1..4).prefetch_to_device(&device, depth) {
             let mut all: Vec<Vec<u8>> = Vec::new();
             for batch in epoch {
                 let batch = batch.unwrap();
@@ -127,7 +126,7 @@ fn an_upload_that_panics_costs_its_batch() {
         let loader = builder::<Own>(&script, PANICS + 9, &device).batch_size(10);
         let loader = loader.num_workers(workers).build().unwrap();
         for epoch in 0..2 {
-            let batches: Vec<_> = loader.epoch(epoch).to_device(&device, 2).collect();
+            let batches: Vec<_> = loader.epoch(epoch).prefetch_to_device(&device, 2).collect();
             assert_eq!(batches.len(), 11);
             for (number, batch) in batches.iter().enumerate() {
                 match batch {
@@ -173,11 +172,11 @@ fn patience_ends_while_pictures_are_decoded() {
         let loader = loader.num_workers(workers).in_order(in_order);
         let loader = loader.build().unwrap();
         learn(&loader, &device);
-        let mut epoch = loader.epoch(1).to_device(&device, depth);
+        let mut epoch = loader.epoch(1).prefetch_to_device(&device, depth);
         script.hold_draws(true);
         for _ in 0..3 {
-            assert!(epoch.next_timeout(wait).is_pending());
-            assert!(epoch.try_next().is_pending());
+            assert!(matches!(epoch.next_timeout(wait), TryNext::NotYet));
+            assert!(matches!(epoch.try_next(), TryNext::NotYet));
         }
         let waited_ns = epoch.stats().consumer_wait_ns;
         let how =
@@ -189,9 +188,9 @@ fn patience_ends_while_pictures_are_decoded() {
         // In the middle of the epoch, too. (A batch that was decoded ahead may be there.)
         script.hold_draws(true);
         while all.len() < 3
-            && let Poll::Ready(next) = epoch.next_timeout(wait)
+            && let TryNext::Batch(batch) = epoch.next_timeout(wait)
         {
-            all.extend(next.map(|batch| there(&batch.unwrap())));
+            all.push(there(&batch.unwrap()));
         }
         script.hold_draws(false);
         all.extend(epoch.by_ref().map(|batch| there(&batch.unwrap())));
@@ -218,13 +217,16 @@ fn nobody_waits_for_a_decoder_that_hangs() {
         let loader = loader.num_workers(workers).build().unwrap();
         learn(&loader, &device);
         script.hold_draws(true);
-        let mut epoch = loader.epoch(1).to_device(&device, depth);
+        let mut epoch = loader.epoch(1).prefetch_to_device(&device, depth);
         if asks {
-            assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+            assert!(matches!(
+                epoch.next_timeout(Duration::from_millis(1)),
+                TryNext::NotYet
+            ));
         }
         drop(epoch);
-        let mut again = loader.epoch(2).to_device(&device, depth);
-        assert!(again.try_next().is_pending());
+        let mut again = loader.epoch(2).prefetch_to_device(&device, depth);
+        assert!(matches!(again.try_next(), TryNext::NotYet));
         drop(again);
         drop(loader);
         script.hold_draws(false);
@@ -233,7 +235,7 @@ fn nobody_waits_for_a_decoder_that_hangs() {
         assert!(
             loader
                 .epoch(0)
-                .to_device(&device, 0)
+                .prefetch_to_device(&device, 0)
                 .all(|batch| batch.is_ok())
         );
         drop(loader);
@@ -248,15 +250,15 @@ fn a_consumer_makes_its_own_batches_again() {
     let _open = Open(Arc::clone(&script));
     let loader = builder::<Tensor<u8>>(&script, 12, &device).batch_size(4);
     let loader = loader.build().unwrap();
-    let mut one = loader.epoch(0).to_device(&device, 1);
+    let mut one = loader.epoch(0).prefetch_to_device(&device, 1);
     script.set(5, How::DamagedOnce);
     // The first is given out, and the second loaded and sent by a call that does not get it.
     script.hold_draws_from(Some(4));
     assert_eq!(there(&one.next().unwrap().unwrap()), pixels(0..4));
-    assert!(one.try_next().is_pending());
+    assert!(matches!(one.try_next(), TryNext::NotYet));
     script.hold_draws(false);
     // Decoded after it: so the other is known to have failed.
-    let mut other = loader.epoch(1).to_device(&device, 1);
+    let mut other = loader.epoch(1).prefetch_to_device(&device, 1);
     for batch in 0..3 {
         let rows = there(&other.next().unwrap().unwrap());
         assert_eq!(rows, pixels(4 * batch..4 * batch + 4));
@@ -294,7 +296,7 @@ fn what_the_decoder_refuses_is_the_cpus() {
         let loader = loader.num_workers(workers).build().unwrap();
         learn(&loader, &device);
         for epoch in 1..3 {
-            let mut sent = loader.epoch(epoch).to_device(&device, depth);
+            let mut sent = loader.epoch(epoch).prefetch_to_device(&device, depth);
             let batches = sent.by_ref().map(|batch| there(&batch.unwrap()));
             assert!(batches.eq((0..5).map(|batch| pixels(4 * batch..4 * batch + 4))));
             let stats = sent.stats();
@@ -321,7 +323,7 @@ fn a_batch_that_is_made_again_is_not_counted_as_decoded() {
         ] {
             script.set(number, how);
         }
-        let mut sent = loader.epoch(1).to_device(&device, depth);
+        let mut sent = loader.epoch(1).prefetch_to_device(&device, depth);
         let batches = sent.by_ref().map(|batch| there(&batch.unwrap()));
         assert!(batches.eq((0..3).map(|batch| pixels(4 * batch..4 * batch + 4))));
         let stats = sent.stats();
@@ -342,7 +344,8 @@ fn files_wait_in_their_rows() {
             script.hold_draws(true);
             let open = Open(Arc::clone(&script));
             thread::scope(|scope| {
-                let batch = scope.spawn(|| loader.epoch(epoch).to_device(&device, 1).next());
+                let batch =
+                    scope.spawn(|| loader.epoch(epoch).prefetch_to_device(&device, 1).next());
                 script.wait_for_draw(0);
                 assert_eq!(script.files(), 4, "one of three does not fit");
                 drop(open);
@@ -373,7 +376,7 @@ fn what_the_device_makes_is_not_copied() {
         let loader = loader.num_workers(workers).build().unwrap();
         learn(&loader, &device);
         for epoch in 1..4 {
-            let mut sent = loader.epoch(epoch).to_device(&device, depth);
+            let mut sent = loader.epoch(epoch).prefetch_to_device(&device, depth);
             let all = sent.by_ref().flat_map(|batch| there(&batch.unwrap()));
             let expected = (0..24).flat_map(|number| vec![colour(number); side * side * 3]);
             assert!(all.eq(expected), "parts of {parts}, epoch {epoch}");
@@ -393,7 +396,7 @@ fn a_streams_batch_is_made_again_if_its_items_are_kept() {
     for (workers, depth) in [(0, 0), (0, 2), (1, 2), (3, 2)] {
         for skips in [false, true] {
             let device = Device::cpu();
-            let loader = DataLoader::stream(stream::<Tensor<u8>>(&script, 10)).batch_size(4);
+            let loader = DataLoader::iterable(stream::<Tensor<u8>>(&script, 10)).batch_size(4);
             let loader = loader.num_workers(workers).pin_memory(&device);
             let loader = match skips {
                 true => loader.on_error(OnError::Skip { at_most: 10 }),
@@ -401,7 +404,7 @@ fn a_streams_batch_is_made_again_if_its_items_are_kept() {
             };
             let loader = loader.build::<Tensor<u8>>().unwrap();
             for epoch in 0..3 {
-                let mut sent = loader.epoch(epoch).to_device(&device, depth);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, depth);
                 let batches: Vec<_> = sent.by_ref().collect();
                 let [first, second, third] = &batches[..] else {
                     panic!("{} batches", batches.len());
@@ -438,10 +441,13 @@ fn a_panic_costs_its_own_batch() {
         learn(&loader, &device);
         // So that all are decoded in one chunk.
         script.hold_draws(workers > 0);
-        let mut epoch = loader.epoch(1).to_device(&device, 4);
+        let mut epoch = loader.epoch(1).prefetch_to_device(&device, 4);
         if workers > 0 {
             while sent(&device, 4 * ROW_BYTES) < 4 {
-                assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+                assert!(matches!(
+                    epoch.next_timeout(Duration::from_millis(1)),
+                    TryNext::NotYet
+                ));
             }
             script.hold_draws(false);
         }
@@ -469,7 +475,7 @@ fn a_picture_is_asked_once_what_becomes_of_it() {
     let loader = builder::<Tensor<u8>>(&script, 8, &device).batch_size(4);
     let loader = loader.num_workers(2).build().unwrap();
     for epoch in 0..2 {
-        let mut batches = loader.epoch(epoch).to_device(&device, 2);
+        let mut batches = loader.epoch(epoch).prefetch_to_device(&device, 2);
         for (first, batch) in (0..).step_by(4).zip(batches.by_ref()) {
             let pixels = batch.unwrap().to_host(false).unwrap().wait().unwrap();
             let colours = pixels.as_slice().chunks(ROW_BYTES).map(|row| row[0]);
@@ -494,14 +500,17 @@ fn what_fails_together_says_why() {
     let loader = loader.num_workers(1).prefetch(1).build().unwrap();
     let epoch = loader.epoch(0);
     script.wait_for_loads(1);
-    let mut epoch = epoch.to_device(&device, 5);
+    let mut epoch = epoch.prefetch_to_device(&device, 5);
     script.hold_draws(true);
     script.hold_loads_from(Some(2));
     let first = epoch.next().unwrap().unwrap();
     script.wait_for_draw(1);
     script.hold_loads_from(None);
     while sent(&device, ROW_BYTES) < 5 {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     script.hold_draws(false);
     let rest: Vec<_> = epoch.by_ref().collect();
@@ -519,7 +528,7 @@ fn what_fails_together_says_why() {
     }
     assert_eq!([there(&first), there(second)], [pixels([0]), pixels([1])]);
     // The decoder is opened anew for what comes.
-    let again = loader.epoch(1).to_device(&device, 2);
+    let again = loader.epoch(1).prefetch_to_device(&device, 2);
     assert!(
         again
             .map(|batch| there(&batch.unwrap()))
@@ -536,10 +545,13 @@ fn loading_goes_on_while_pictures_are_decoded() {
     let loader = loader.num_workers(1).prefetch(1).build().unwrap();
     learn(&loader, &device);
     script.hold_draws(true);
-    let mut epoch = loader.epoch(1).to_device(&device, 4);
+    let mut epoch = loader.epoch(1).prefetch_to_device(&device, 4);
     // Those that may be sent, and one that is ready behind them.
     while script.loads() < 20 + 5 {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     script.hold_draws(false);
     let all = epoch.by_ref().map(|batch| there(&batch.unwrap()));
@@ -562,9 +574,12 @@ fn slabs_at_the_decoder_come_home() {
     script.set(0, How::DamagedOnce);
     script.hold_draws(true);
     script.hold_loads_from(Some(1));
-    let mut epoch = loader.epoch(1).to_device(&device, 1);
+    let mut epoch = loader.epoch(1).prefetch_to_device(&device, 1);
     while !script.draws(0) {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     script.hold_loads_from(None);
     let slabs_out = || {
@@ -572,11 +587,17 @@ fn slabs_at_the_decoder_come_home() {
         (memory.pinned_bytes - memory.pinned_idle_bytes) / (side * side * 3)
     };
     while slabs_out() < 4 {
-        assert!(epoch.next_timeout(Duration::from_millis(1)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(1)),
+            TryNext::NotYet
+        ));
     }
     script.hold_draws_from(Some(1));
     for _ in 0..5 {
-        assert!(epoch.next_timeout(Duration::from_millis(10)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(10)),
+            TryNext::NotYet
+        ));
     }
     script.hold_draws(false);
     let batch = there(&epoch.next().unwrap().unwrap());
@@ -627,7 +648,7 @@ fn a_bad_picture_that_is_read_is_its_samples_error() {
             let loader = loader.num_workers(workers).on_error(on_error);
             let loader = loader.build().unwrap();
             for epoch in 0..3 {
-                let mut sent = loader.epoch(epoch).to_device(&device, 2);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 let mut failed = Vec::new();
                 for (number, batch) in sent.by_ref().enumerate() {
                     let first = (number * batch_size) as u64;
@@ -683,7 +704,7 @@ fn the_cpu_decodes_what_moves() {
         let loader = loader.num_workers(workers).build().unwrap();
         learn(&loader, &device);
         let mut moved = 0;
-        for epoch in loader.epochs(1..6).to_device(&device, 1) {
+        for epoch in loader.epochs(1..6).prefetch_to_device(&device, 1) {
             let mut epoch = epoch;
             for (number, batch) in epoch.by_ref().enumerate() {
                 match batch {
@@ -723,7 +744,7 @@ fn batches_that_are_made_again_lie_in_buffers() {
                     .step_by(7)
                     .for_each(|number| script.set(number, How::DamagedOnce));
                 let mut seen = Vec::new();
-                for batch in loader.epoch(epoch).to_device(&buffers, count) {
+                for batch in loader.epoch(epoch).prefetch_to_device(&buffers, count) {
                     let batch = batch.unwrap();
                     addresses.insert(batch.on(&stream).unwrap().address());
                     seen.push(there(&batch));

@@ -18,7 +18,7 @@ fn loader(
     workers: usize,
     share: Option<f64>,
 ) -> DataLoader<Batch> {
-    let builder = DataLoader::builder(pictures.clone().decode(Decode::Both))
+    let builder = DataLoader::builder(pictures.clone().with_decode(Decode::Both))
         .batch_size(8)
         .shuffle(true)
         .seed(9)
@@ -38,7 +38,7 @@ fn both_make_what_the_cpu_would() {
         for workers in [0, 1, 3] {
             let loader = loader(&pictures, &device, workers, share);
             for epoch in 0..2 {
-                let mut sent = loader.epoch(epoch).to_device(&device, 2);
+                let mut sent = loader.epoch(epoch).prefetch_to_device(&device, 2);
                 let rows: Rows = sent.by_ref().map(fetched).collect();
                 assert!(
                     rows == expected(&pictures, &device, 8, epoch),
@@ -86,14 +86,14 @@ fn pictures_without_end(len: u64) -> impl pinfeed::Dataset<Sample = (LazyImage, 
     let bytes = std::fs::read(super::fixtures().join("420-37x11.jpg")).unwrap();
     let transform = ImageTransform::train(8);
     from_fn(len, move |index, rng| {
-        let image = LazyImage::encoded(bytes.clone()).decode_on(Decode::Both);
+        let image = LazyImage::encoded(bytes.clone()).with_decode(Decode::Both);
         Ok((image.transform(&transform, rng), index as i64))
     })
 }
 
 /// The batches of an epoch by whom the pictures were decoded: how many were the device's, batch by batch.
 fn by_device(loader: &DataLoader<Batch>, device: &Device, epoch: u64) -> Vec<u64> {
-    let mut sent = loader.epoch(epoch).to_device(device, 0);
+    let mut sent = loader.epoch(epoch).prefetch_to_device(device, 0);
     let mut before = 0;
     let mut all = Vec::new();
     while let Some(batch) = sent.next() {
@@ -132,7 +132,7 @@ fn a_share_that_was_found_stays() {
     };
     let loader = build();
     let mut saved = Vec::new();
-    let mut epoch = loader.epoch(0).to_device(&device, 2);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2);
     for batch in epoch.by_ref() {
         drop(batch.unwrap());
         saved.push(loader.state());
@@ -161,7 +161,7 @@ fn a_share_that_was_found_stays() {
         let resumed = build();
         let mut epochs = resumed.resume(0..2, &state).unwrap();
         assert_eq!(resumed.stats().device_share, None, "nothing has begun");
-        let mut first = epochs.next().unwrap().to_device(&device, 2);
+        let mut first = epochs.next().unwrap().prefetch_to_device(&device, 2);
         drop(first.next().unwrap().unwrap());
         assert_eq!(first.stats().device_share, Some(share));
         assert_eq!(of(&first.state()), Some(share));
@@ -178,7 +178,7 @@ fn a_share_that_was_found_stays() {
         epochs
             .next()
             .unwrap()
-            .to_device(&device, 1)
+            .prefetch_to_device(&device, 1)
             .next()
             .unwrap()
             .unwrap(),
@@ -192,8 +192,8 @@ fn a_share_that_was_found_stays() {
 fn a_device_that_decodes_all_has_no_share() {
     let device = Device::cpu();
     let pictures = pictures();
-    let all = super::loader(pictures.clone().decode(Decode::Device), &device, 1, 2);
-    for epoch in all.epochs(0..4).to_device(&device, 2) {
+    let all = super::loader(pictures.clone().with_decode(Decode::Device), &device, 1, 2);
+    for epoch in all.epochs(0..4).prefetch_to_device(&device, 2) {
         epoch.for_each(drop);
     }
     let stats = all.total_stats();
@@ -208,11 +208,11 @@ fn a_device_that_decodes_all_has_no_share() {
         all.state()
     );
     // The same batches, shared: it measures.
-    let shared = super::loader(pictures.decode(Decode::Both), &device, 1, 2);
+    let shared = super::loader(pictures.with_decode(Decode::Both), &device, 1, 2);
     for epoch in shared
         .resume(0..8, &all.state())
         .unwrap()
-        .to_device(&device, 2)
+        .prefetch_to_device(&device, 2)
     {
         epoch.for_each(drop);
     }
@@ -244,7 +244,7 @@ fn a_slow_program_leaves_the_device_alone() {
         .batch_size(8)
         .num_workers(2);
     let loader = loader.pin_memory(&device).build::<Batch>().unwrap();
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         drop(batch.unwrap());
         thread::sleep(Duration::from_millis(10)); // stands for a step; workers need one for a batch
         if loader.stats().device_share.is_some() {
@@ -264,7 +264,7 @@ fn what_is_no_share_is_refused() {
     for wrong in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
         let loader = DataLoader::builder(pictures_without_end(8)).pin_memory(&device);
         match loader.device_share(wrong).build::<Batch>() {
-            Err(error @ Error::Option { .. }) => {
+            Err(error @ Error::InvalidOption { .. }) => {
                 assert!(error.to_string().contains("from 0.0 to 1.0"), "{error}")
             }
             other => panic!("{wrong}: {other:?}"),
@@ -278,10 +278,10 @@ fn bad_pictures_are_left_out_of_both() {
     let device = Device::cpu();
     let names = super::names();
     let all = ImageFolder::from_list(names.iter().map(|name| (name, 0))).unwrap();
-    let all = all.transform(ImageTransform::eval(24));
+    let all = all.with_transform(ImageTransform::eval(24));
     for workers in [0, 2] {
         let rows = |decode| -> Rows {
-            let loader = DataLoader::builder(all.clone().decode(decode));
+            let loader = DataLoader::builder(all.clone().with_decode(decode));
             let loader = loader
                 .batch_size(7)
                 .seed(3)
@@ -293,7 +293,12 @@ fn bad_pictures_are_left_out_of_both() {
             let loader = loader.build::<Batch>().unwrap();
             let mut rows = Rows::new();
             for epoch in 0..2 {
-                rows.extend(loader.epoch(epoch).to_device(&device, 1).map(fetched));
+                rows.extend(
+                    loader
+                        .epoch(epoch)
+                        .prefetch_to_device(&device, 1)
+                        .map(fetched),
+                );
             }
             rows
         };

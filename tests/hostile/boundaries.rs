@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
+use pinfeed::rng::RngKey;
 use pinfeed::{Batch, DataLoader, Device, Error, SampleRng, from_fn};
 
 use crate::support::{
@@ -87,7 +88,7 @@ fn programs_may_do_what_they_like_at_boundaries() {
             } else {
                 let depth = rng.below(4) as usize;
                 let mut held = Vec::new();
-                for mut epoch in loader.epochs(0..8).to_device(&device, depth) {
+                for mut epoch in loader.epochs(0..8).prefetch_to_device(&device, depth) {
                     let mut number = 0;
                     while rng.bool(0.95) {
                         assert_eq!(epoch.len() + number, loader.len());
@@ -149,7 +150,7 @@ fn epochs_outlive_their_device() {
                     .build()
                     .unwrap();
                 let mut errors = 0;
-                for epoch in loader.epochs(0..4).to_device(&device, 2) {
+                for epoch in loader.epochs(0..4).prefetch_to_device(&device, 2) {
                     let mut number = 0;
                     for there in epoch {
                         match there.and_then(|there| back(&there)) {
@@ -228,7 +229,7 @@ fn strict_pinning_holds_across_boundaries() {
                         drop(batch.unwrap().to_device(&device, true).unwrap());
                     }
                 }
-                for epoch in loader.epochs(0..20).to_device(&device, 2) {
+                for epoch in loader.epochs(0..20).prefetch_to_device(&device, 2) {
                     epoch.for_each(|batch| drop(batch.unwrap()));
                 }
             }
@@ -297,7 +298,9 @@ fn an_epoch_and_its_iterator_may_part() {
                 }
                 assert_eq!(other.join().unwrap(), go_on.then_some(5));
             } else {
-                let mut epochs = loader.owned_epochs(round..round + 3).to_device(&device, 1);
+                let mut epochs = loader
+                    .owned_epochs(round..round + 3)
+                    .prefetch_to_device(&device, 1);
                 let epoch = epochs.next().unwrap();
                 let other = std::thread::spawn(move || {
                     std::thread::sleep(pause);
@@ -317,8 +320,16 @@ fn an_epoch_and_its_iterator_may_part() {
 fn what_is_ahead_comes_last() {
     watched("what_is_ahead_comes_last", |_| {
         // What each sample drew tells which epoch it is of. The first of epoch 1 waits.
-        let draws =
-            |epoch: u64| (0..8).map(move |position| SampleRng::new(0, epoch, position).next_u32());
+        let draws = |epoch: u64| {
+            (0..8).map(move |position| {
+                SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch,
+                    position,
+                })
+                .next_u32()
+            })
+        };
         let first_ahead = draws(1).next().unwrap();
         let (entered, is_entered) = mpsc::channel();
         let (go, may_go) = mpsc::channel::<()>();

@@ -183,7 +183,7 @@ fn check_works(loader: DataLoader<TouchyBatch>, device: &Device, counts: &Arc<Co
         for (number, batch) in loader.epoch(7).enumerate() {
             check_numbers(&batch.unwrap().numbers, number);
         }
-        for (number, there) in loader.epoch(8).to_device(device, 2).enumerate() {
+        for (number, there) in loader.epoch(8).prefetch_to_device(device, 2).enumerate() {
             check_there(&there.unwrap(), number);
         }
     }
@@ -206,7 +206,7 @@ fn a_batch_may_panic_while_it_is_sent() {
                 let bad = move |number: u64| number.is_multiple_of(step);
                 let (loader, _made) = how.batches(&device, &counts, true, bad);
                 counts.arm(true);
-                let epochs = loader.epochs(0..2).to_device(&device, depth);
+                let epochs = loader.epochs(0..2).prefetch_to_device(&device, depth);
                 for (epoch, mut batches) in (0..).zip(epochs) {
                     for number in 0..BATCHES {
                         assert_eq!(batches.len(), BATCHES - number, "{context}");
@@ -254,12 +254,12 @@ fn batches_that_are_left_over_may_panic() {
                         wait();
                     }
                     1 => {
-                        let mut epoch = loader.epoch(0).to_device(&device, 2);
+                        let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2);
                         check_there(&epoch.next().unwrap().unwrap(), 0);
                         wait();
                     }
                     2 => {
-                        let mut epochs = loader.epochs(0..3).to_device(&device, 3);
+                        let mut epochs = loader.epochs(0..3).prefetch_to_device(&device, 3);
                         let mut epoch = epochs.next().unwrap();
                         check_there(&epoch.next().unwrap().unwrap(), 0);
                         wait();
@@ -301,7 +301,7 @@ fn a_batch_that_cannot_be_sent_may_panic() {
                 let (loader, _made) = how.batches(&device, &counts, false, |number| number > 1);
                 counts.arm(true);
                 let mut kept = Vec::new();
-                let mut epoch = loader.epoch(0).to_device(&device, depth);
+                let mut epoch = loader.epoch(0).prefetch_to_device(&device, depth);
                 for number in 0..BATCHES {
                     assert_eq!(epoch.len(), BATCHES - number, "{context}");
                     match epoch.next().unwrap() {

@@ -46,7 +46,10 @@ fn an_epoch_may_end_at_every_point() {
                     check(batch, expected(number, BATCH, LEN));
                 }
                 drop(kept);
-                let sent = loader.epoch(0).to_device(&device, taken % 3).take(taken);
+                let sent = loader
+                    .epoch(0)
+                    .prefetch_to_device(&device, taken % 3)
+                    .take(taken);
                 for (number, there) in sent.enumerate() {
                     check_on_device(&there.unwrap(), expected(number, BATCH, LEN));
                 }
@@ -100,7 +103,7 @@ fn things_may_end_in_any_order() {
                 }
                 things.push(Thing::There(number, there));
             }
-            let mut sending = loader.owned_epoch(1).to_device(&device, 2);
+            let mut sending = loader.owned_epoch(1).prefetch_to_device(&device, 2);
             drop(sending.next());
             things.push(Thing::Sending(sending));
             things.push(Thing::Epoch(epoch));
@@ -145,7 +148,7 @@ fn an_owned_epoch_moves_to_another_thread() {
                     check(&batch.unwrap(), expected(number, BATCH, LEN));
                 }
                 assert!(epoch.next().is_none());
-                epoch.to_device(&device, 1).count()
+                epoch.prefetch_to_device(&device, 1).count()
             });
             assert_eq!(rest.join().unwrap(), 0);
         }
@@ -534,7 +537,7 @@ fn an_epoch_that_nobody_comes_to_keeps_no_device_memory() {
         .collate_fn(collate)
         .build()
         .unwrap();
-    let mut epochs = loader.epochs(0..3).to_device(&device, 16);
+    let mut epochs = loader.epochs(0..3).prefetch_to_device(&device, 16);
     let epoch = epochs.next().unwrap();
     is_entered.recv().unwrap();
     drop(epoch);

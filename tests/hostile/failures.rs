@@ -144,7 +144,7 @@ fn a_device_epoch_outlives_its_device() {
                     .pin_memory(&device)
                     .build()
                     .unwrap();
-                let mut epoch = loader.epoch(0).to_device(&device, 2);
+                let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2);
                 for number in 0..BATCHES {
                     assert_eq!(epoch.len(), BATCHES - number);
                     if let Ok(pair) = epoch.next().unwrap().and_then(|there| back(&there)) {

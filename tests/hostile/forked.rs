@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use pinfeed::dataset::{Staged, StagedDataset};
 use pinfeed::loader::{LoaderState, Stats};
 use pinfeed::sampler::{BatchSampler, Batches};
-use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor, from_fn, stream};
+use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor, from_fn, iterable};
 
 /// Runs a test of this module in a process that has no other: a child of `fork` finds the locks of the whole process as they were, and another
 /// test's thread may hold the allocator's or the standard library's.
@@ -96,8 +96,8 @@ fn a_child_is_told_that_it_has_no_workers() {
 fn refused() {
     let device = Device::cpu();
     let loader = numbers(2, &device);
-    let lines = stream::from_fn(|_, _| Ok((0..1_000i64).map(Ok)));
-    let lines = DataLoader::stream(lines).batch_size(8).num_workers(2);
+    let lines = iterable::from_fn(|_, _| Ok((0..1_000i64).map(Ok)));
+    let lines = DataLoader::iterable(lines).batch_size(8).num_workers(2);
     let lines = lines.build().unwrap();
     // Others use the loader meanwhile, and hold its locks now and then.
     let is_over = AtomicBool::new(false);
@@ -112,14 +112,14 @@ fn refused() {
             let _watch = watch::on(format!("round {round}"));
             let mut epoch = loader.epoch(0);
             epoch.next().unwrap().unwrap();
-            let mut sent = loader.epoch(1).to_device(&device, 2);
+            let mut sent = loader.epoch(1).prefetch_to_device(&device, 2);
             sent.next().unwrap().unwrap();
             let mut pulled = lines.epoch(0);
             pulled.next().unwrap().unwrap();
             let mut epochs = loader.epochs(2..5);
             let mut first = epochs.next().unwrap();
             first.next().unwrap().unwrap();
-            let mut across = loader.epochs(5..7).to_device(&device, 2);
+            let mut across = loader.epochs(5..7).prefetch_to_device(&device, 2);
             let mut reached = across.next().unwrap();
             reached.next().unwrap().unwrap();
             let recording = loader.record();
@@ -139,7 +139,7 @@ fn refused() {
                 is_refused(first);
                 epochs.for_each(is_refused);
                 is_refused(loader.epoch(7));
-                is_refused(loader.epoch(8).to_device(&device, 1));
+                is_refused(loader.epoch(8).prefetch_to_device(&device, 1));
                 is_refused(lines.epoch(7));
             });
             assert!(has_ended, "round {round}");
@@ -160,7 +160,7 @@ fn dropped() {
     let device = Device::cpu();
     let (two, none) = (numbers(2, &device), numbers(0, &device));
     let staged = |workers| {
-        let builder = DataLoader::builder(Staged::new(Slow).in_flight(4));
+        let builder = DataLoader::builder(Staged::new(Slow).with_in_flight(4));
         let builder = builder.batch_size(8).num_workers(workers);
         builder.build().unwrap()
     };
@@ -217,7 +217,7 @@ fn unlisted() {
             let epoch = loader.epoch(1);
             assert_eq!((epoch.len(), epoch.state().epoch()), (1, 0));
             is_refused(epoch);
-            is_refused(loader.epoch(1).to_device(&device, 1));
+            is_refused(loader.epoch(1).prefetch_to_device(&device, 1));
             assert_eq!(loader.len(), 10);
             assert_eq!(loader.state_at(1, 20).position(), 20);
             asks(&loader);
@@ -253,7 +253,7 @@ fn a_child_fetches_ahead_where_its_parent_fetched_nothing() {
 }
 
 fn fetched() {
-    let staged = || Arc::new(Staged::new(Slow).in_flight(4));
+    let staged = || Arc::new(Staged::new(Slow).with_in_flight(4));
     let all = |staged: &Arc<Staged<Slow>>, workers| {
         let loader = DataLoader::builder(Arc::clone(staged)).batch_size(8);
         let loader = loader.num_workers(workers).build().unwrap();

@@ -190,7 +190,7 @@ fn rows_that_were_gathered_are_parked_too() {
             let dataset = TensorDataset::new(registered(&device, &gone, 4)).unwrap();
             let loader = DataLoader::builder(dataset).pin_memory(&device);
             let loader = loader.build().unwrap();
-            let mut epoch = loader.epoch(0).to_device(&device, 1);
+            let mut epoch = loader.epoch(0).prefetch_to_device(&device, 1);
             let batch = epoch.next().unwrap().unwrap();
             drop(epoch);
             drop(loader);

@@ -76,7 +76,7 @@ fn batches_of_any_size_come_to_rest() {
                 .pin_memory(&device)
                 .pin_by_copy(by_copy);
             if let Some(bytes) = max {
-                builder = builder.max_batch_bytes(bytes);
+                builder = builder.min_slab_bytes(bytes);
             }
             let loader = builder.collate_fn(collate).build().unwrap();
             let mut made = Vec::new();
@@ -211,7 +211,7 @@ fn batches_that_grow_slowly_take_few_slabs() {
             .build()
             .unwrap();
         let mut most = 0;
-        for batch in loader.epoch(0).to_device(&device, 1) {
+        for batch in loader.epoch(0).prefetch_to_device(&device, 1) {
             batch.unwrap();
             most = most.max(device.memory().pinned_bytes);
         }
@@ -244,7 +244,7 @@ fn batches_of_one_size_take_not_a_byte_more() {
             .unwrap();
         let rest = loader.state_at(0, 80);
         for epoch in loader.resume(0..4, &rest).unwrap() {
-            for batch in epoch.to_device(&device, 1) {
+            for batch in epoch.prefetch_to_device(&device, 1) {
                 batch.unwrap();
             }
         }

@@ -134,7 +134,10 @@ fn who_was_given_up_writes_to_nobodys_slab() {
                         }
                     }
                 } else {
-                    let there = loader.epoch(epoch).to_device(&device, 2).take(batches);
+                    let there = loader
+                        .epoch(epoch)
+                        .prefetch_to_device(&device, 2)
+                        .take(batches);
                     for (number, there) in there.enumerate() {
                         let back = there.and_then(|(left, right)| {
                             let (left, right) = (left.to_host(true)?, right.to_host(true)?);

@@ -3,15 +3,14 @@
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak};
-use std::task::Poll;
 
 use pinfeed::collate::{Arena, Relocation, Tensors, Upload};
 use pinfeed::dataset::Pass;
 use pinfeed::device::Hostile;
-use pinfeed::loader::{OnError, StreamLoader};
+use pinfeed::loader::{IterableLoader, OnError, TryNext};
 use pinfeed::sampler::{BatchSampler, Batches, Sampler};
 use pinfeed::{
-    Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, stream,
+    Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, iterable,
 };
 
 const LEN: u64 = 8;
@@ -257,7 +256,7 @@ fn run(place: Place, what: Use, workers: usize) -> (Arc<Own>, Vec<String>) {
     for epoch in loader.epochs(0..2) {
         errors.extend(epoch.filter_map(|batch| Some(batch.err()?.to_string())));
     }
-    for epoch in loader.epochs(2..4).to_device(&device, 1) {
+    for epoch in loader.epochs(2..4).prefetch_to_device(&device, 1) {
         errors.extend(epoch.filter_map(|batch| Some(batch.err()?.to_string())));
     }
     if what != Use::State || !matches!(place, Place::Fingerprint | Place::Index) {
@@ -354,12 +353,12 @@ fn a_fingerprint_that_needs_the_state_is_refused() {
 /// A stream that takes batches of its own loader is told so, or takes them from another epoch, which pulls another stream.
 #[test]
 fn a_stream_that_uses_its_own_loader_waits_for_nothing_that_waits_for_it() {
-    type Loader = StreamLoader<Tensor<i64>>;
+    type Loader = IterableLoader<Tensor<i64>>;
     for workers in [0, 1, 3] {
         let loader: Arc<OnceLock<Weak<Loader>>> = Arc::default();
         let refused = Arc::new(Mutex::new(Vec::new()));
         let (code, errors) = (Arc::clone(&loader), Arc::clone(&refused));
-        let source = stream::from_fn(move |epoch, _| {
+        let source = iterable::from_fn(move |epoch, _| {
             let (code, errors) = (Arc::clone(&code), Arc::clone(&errors));
             Ok((0..10i64).map(move |number| {
                 assert_eq!(Device::locks_held(), 0);
@@ -372,7 +371,7 @@ fn a_stream_that_uses_its_own_loader_waits_for_nothing_that_waits_for_it() {
                 Ok(number)
             }))
         });
-        let built = DataLoader::stream(source)
+        let built = DataLoader::iterable(source)
             .batch_size(4)
             .num_workers(workers);
         let built = Arc::new(built.build().unwrap());
@@ -438,10 +437,10 @@ fn a_logger_gives_memory_back() {
             .batch_size(8)
             .num_workers(2)
             .pin_memory(&device)
-            .max_batch_bytes(1 << 16)
+            .min_slab_bytes(1 << 16)
             .build()
             .unwrap();
-        let batches = loader.epoch(0).to_device(&device, 1);
+        let batches = loader.epoch(0).prefetch_to_device(&device, 1);
         assert_eq!(
             batches.map(|batch| batch.unwrap().len()).sum::<usize>(),
             100 * 64
@@ -472,7 +471,7 @@ fn who_does_not_wait_ends_no_epoch() {
                         true => epoch.next_timeout(std::time::Duration::ZERO),
                         false => epoch.try_next(),
                     };
-                    let Poll::Ready(Some(Err(error))) = looked else {
+                    let TryNext::Batch(Err(error)) = looked else {
                         panic!("a batch, or none");
                     };
                     assert!(matches!(error, Error::CannotWait { .. }), "{error}");

@@ -161,7 +161,7 @@ fn on_device(device: &Device, workers: usize, depth: usize, held: usize) -> Vec<
     let loader = loader(device, workers, false);
     let mut kept = VecDeque::new();
     let (mut read, mut errors) = (Vec::new(), Vec::new());
-    for mut epoch in loader.epochs(0..3).to_device(device, depth) {
+    for mut epoch in loader.epochs(0..3).prefetch_to_device(device, depth) {
         for number in 0..10 {
             while kept.len() > held {
                 let (number, (bytes, labels)): (_, PairOnDevice) = kept.pop_front().unwrap();
@@ -240,7 +240,7 @@ fn held_device_memory_is_an_error() {
         options.device_capacity_bytes = Some(20_000);
         let device = Device::hostile(options).unwrap();
         let loader = loader(&device, 2, false);
-        let outcomes: Vec<_> = loader.epoch(0).to_device(&device, 1).collect();
+        let outcomes: Vec<_> = loader.epoch(0).prefetch_to_device(&device, 1).collect();
         assert_eq!(outcomes.len(), 10);
         for (number, there) in outcomes.iter().enumerate() {
             match there {

@@ -4,6 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::Sampler;
 use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
 use proptest::prelude::*;
@@ -71,7 +72,7 @@ fn load(what: &What, how: &How, device: &Device) -> Epoch {
             left -= 1;
         },
         Some(depth) => {
-            let mut epoch = epoch.to_device(device, depth);
+            let mut epoch = epoch.prefetch_to_device(device, depth);
             loop {
                 assert_eq!((epoch.len(), epoch.size_hint()), (left, (left, Some(left))));
                 let Some(batch) = epoch.next() else { break };
@@ -94,10 +95,14 @@ fn load(what: &What, how: &How, device: &Device) -> Epoch {
 /// What must come out, by the definition: sampler and generator alone.
 fn definition(what: &What) -> Epoch {
     use pinfeed::sampler::{RandomSampler, Sampler};
-    let order = RandomSampler::new(what.len, what.seed);
+    let order = RandomSampler::with_seed(what.len, what.seed);
     let samples: Vec<(i64, [u32; 3])> = (0..what.len)
         .map(|position| {
-            let mut rng = SampleRng::new(what.seed, what.epoch, position);
+            let mut rng = SampleRng::for_sample(RngKey {
+                seed: what.seed,
+                epoch: what.epoch,
+                position,
+            });
             let index = match what.shuffle {
                 true => order.index(what.epoch, position),
                 false => position,
@@ -183,7 +188,7 @@ fn options_may_be_huge() {
             };
             let loader = builder.build().unwrap();
             assert_eq!((loader.len(), loader.epoch(0).count()), (1, 1));
-            let sent = loader.epoch(0).to_device(&device, usize::MAX);
+            let sent = loader.epoch(0).prefetch_to_device(&device, usize::MAX);
             assert_eq!(sent.count(), 1);
         }
         // A data set without end, collated by a function, in batches that no memory holds.
@@ -194,7 +199,7 @@ fn options_may_be_huge() {
             .build()
             .unwrap();
         assert_eq!(loader.epoch(0).len(), 1);
-        let there = loader.epoch(1).to_device(&device, 1);
+        let there = loader.epoch(1).prefetch_to_device(&device, 1);
         drop(there);
     });
 }

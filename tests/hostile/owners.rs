@@ -96,7 +96,7 @@ fn an_owner_may_ask_the_device_when_it_goes() {
                 .pin_memory(&device)
                 .build()
                 .unwrap();
-            let mut epoch = loader.epoch(0).to_device(&device, 2);
+            let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2);
             let batch = epoch.next().unwrap().unwrap();
             drop(epoch);
             drop(loader);
@@ -150,7 +150,11 @@ fn gathered_epochs(options: Hostile, workers: usize) -> usize {
     let mut errors = 0;
     for epoch in 0..2 {
         let mut seen = 0;
-        for (number, batch) in loader.epoch(epoch).to_device(&device, 2).enumerate() {
+        for (number, batch) in loader
+            .epoch(epoch)
+            .prefetch_to_device(&device, 2)
+            .enumerate()
+        {
             seen += 1;
             let outcome = batch.and_then(|batch| check(&batch, number));
             errors += usize::from(outcome.is_err());
@@ -243,7 +247,11 @@ fn what_is_written_in_a_gathered_tensor_arrives() {
                     .unwrap();
             let mut gathered = 0;
             for epoch in 0..2 {
-                for (number, batch) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
+                for (number, batch) in loader
+                    .epoch(epoch)
+                    .prefetch_to_device(&device, 1)
+                    .enumerate()
+                {
                     let (there, is_pinned) = batch.unwrap();
                     let back = there.to_host(true).unwrap().wait().unwrap();
                     let samples = expected(number, BATCH, LEN);
@@ -274,7 +282,7 @@ fn a_short_epoch_page_locks_little() {
             .build()
             .unwrap();
         for epoch in 0..3 {
-            let mut epoch = loader.epoch(epoch).to_device(&device, 100);
+            let mut epoch = loader.epoch(epoch).prefetch_to_device(&device, 100);
             let batches: Vec<_> = epoch.by_ref().map(Result::unwrap).collect();
             std::thread::sleep(Duration::from_millis(100));
             drop(batches);

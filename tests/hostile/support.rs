@@ -4,6 +4,7 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use pinfeed::device::Hostile;
+use pinfeed::rng::RngKey;
 use pinfeed::{Batch, Dataset, Device, DeviceTensor, Result, SampleRng, Tensor, from_fn};
 
 /// Runs a test with a random seed, which is named where it fails, and where it hangs.
@@ -27,7 +28,11 @@ fn seed() -> u64 {
 
 /// The tests' own choices, one stream for each purpose.
 pub fn rng(seed: u64, purpose: u64) -> SampleRng {
-    SampleRng::new(seed, purpose, u64::from(u32::MAX))
+    SampleRng::for_sample(RngKey {
+        seed,
+        epoch: purpose,
+        position: u64::from(u32::MAX),
+    })
 }
 
 /// Options of a device that is late by up to `delay`.
@@ -51,7 +56,11 @@ pub const BYTES: usize = 300;
 
 /// A sample's bytes: no two samples have equal ones.
 pub fn bytes_of(index: u64) -> Vec<u8> {
-    let mut rng = SampleRng::new(1, 1, index);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 1,
+        epoch: 1,
+        position: index,
+    });
     (0..BYTES).map(|_| rng.next_u32() as u8).collect()
 }
 

@@ -433,7 +433,11 @@ fn a_batch_that_cannot_be_sent_costs_no_other() {
                 .pin_memory(&device)
                 .build()
                 .unwrap();
-            for (number, mut epoch) in loader.epochs(0..3).to_device(&device, depth).enumerate() {
+            for (number, mut epoch) in loader
+                .epochs(0..3)
+                .prefetch_to_device(&device, depth)
+                .enumerate()
+            {
                 for batch in 0..BATCHES {
                     let context = format!("{workers}, {depth}, epoch {number}, batch {batch}");
                     assert_eq!(epoch.len(), BATCHES - batch, "{context}");

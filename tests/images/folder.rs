@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use image::{ExtendedColorType, ImageEncoder};
 use pinfeed::dataset::Pass;
 use pinfeed::image::{ImageFolder, ImageTransform};
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
 
 fn png(height: u32, width: u32, color: [u8; 3]) -> Vec<u8> {
@@ -45,7 +46,14 @@ fn names(data: &ImageFolder, root: &Path) -> Vec<String> {
 }
 
 fn load(data: &ImageFolder, index: u64) -> Result<(Tensor<u8>, i64), BoxError> {
-    let (image, label) = data.get(index, &mut SampleRng::new(17, 0, index))?;
+    let (image, label) = data.get(
+        index,
+        &mut SampleRng::for_sample(RngKey {
+            seed: 17,
+            epoch: 0,
+            position: index,
+        }),
+    )?;
     Ok((image.decode()?, label))
 }
 
@@ -209,7 +217,7 @@ fn samples_are_pictures_with_their_labels() {
     put(root.path(), "a/1.png", &png(30, 40, [255, 0, 0]));
     put(root.path(), "b/1.png", &png(50, 20, [0, 255, 0]));
     let data = ImageFolder::open(root.path()).unwrap();
-    let eval = data.clone().transform(ImageTransform::eval(16));
+    let eval = data.clone().with_transform(ImageTransform::eval(16));
     let (image, label) = load(&eval, 1).unwrap();
     assert_eq!((&image.shape()[..], label), (&[16, 16, 3][..], 1));
     assert_eq!(image.to_vec(), [0, 255, 0].repeat(256));
@@ -235,14 +243,24 @@ fn a_file_that_cannot_be_used_is_named() {
     put(root.path(), "a/5-large.png", &whole);
     let data = ImageFolder::open(root.path()).unwrap();
     fs::remove_file(root.path().join("a/4-gone.png")).unwrap();
-    let fixed = data.clone().transform(ImageTransform::train(4));
-    for data in [data.max_pixels(80), fixed.max_pixels(80)] {
+    let fixed = data.clone().with_transform(ImageTransform::train(4));
+    for data in [data.with_max_pixels(80), fixed.with_max_pixels(80)] {
         for index in 0..data.len() {
             let error = load(&data, index).unwrap_err().to_string();
             let path = data.describe(index).unwrap();
             assert!(error.starts_with(&path), "{error}");
         }
-        assert!(data.get(5, &mut SampleRng::new(0, 0, 0)).is_err());
+        assert!(
+            data.get(
+                5,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: 0
+                })
+            )
+            .is_err()
+        );
     }
 }
 
@@ -261,12 +279,12 @@ fn a_file_that_is_too_large_is_not_read() {
     assert!(error.starts_with(&data.describe(1).unwrap()), "{error}");
     let says = "the file has 21474836480 bytes or more, and max_file_bytes is 1073741824";
     assert!(error.ends_with(says), "{error}");
-    let error = load(&data.clone().max_file_bytes(10), 0).unwrap_err();
+    let error = load(&data.clone().with_max_file_bytes(10), 0).unwrap_err();
     assert!(
         error.to_string().ends_with("max_file_bytes is 10"),
         "{error}"
     );
-    assert!(load(&data.max_file_bytes(1_000), 0).is_ok());
+    assert!(load(&data.with_max_file_bytes(1_000), 0).is_ok());
 }
 
 /// Each bad file is an error in its batch's place, with its path; whatever it is, the files beside it are loaded by the same
@@ -298,7 +316,7 @@ fn a_loader_gets_past_files_of_all_sorts() {
         );
     }
     let data = ImageFolder::open(root.path()).unwrap();
-    let loader = DataLoader::builder(data.transform(ImageTransform::eval(4)))
+    let loader = DataLoader::builder(data.with_transform(ImageTransform::eval(4)))
         .shuffle(true)
         .num_workers(2)
         .build()
@@ -324,7 +342,7 @@ fn reading_ahead_is_a_wish() {
     fs::remove_file(root.path().join("cat/a.png")).unwrap();
     data.will_need(&[0, 1, 2], Pass::new(1, 0)); // gone, there, and beyond
     assert!(load(&data, 1).is_ok());
-    assert_eq!(data.read_ahead(0).lookahead(), 0);
+    assert_eq!(data.with_read_ahead(0).lookahead(), 0);
 }
 
 #[test]
@@ -332,9 +350,17 @@ fn a_broken_header_fails_in_get_where_the_size_depends_on_it() {
     let root = tempfile::tempdir().unwrap();
     put(root.path(), "a/1.png", b"\x89PNG\r\n\x1a\n");
     let data = ImageFolder::open(root.path()).unwrap();
-    let rng = &mut SampleRng::new(0, 0, 0);
+    let rng = &mut SampleRng::for_sample(RngKey {
+        seed: 0,
+        epoch: 0,
+        position: 0,
+    });
     assert!(data.get(0, rng).is_err());
-    assert!(data.transform(ImageTransform::eval(8)).get(0, rng).is_ok());
+    assert!(
+        data.with_transform(ImageTransform::eval(8))
+            .get(0, rng)
+            .is_ok()
+    );
 }
 
 #[test]
@@ -582,7 +608,10 @@ fn exif_orientation_is_an_option() {
     let data = ImageFolder::open(root.path()).unwrap();
     assert_eq!(load(&data, 0).unwrap().0.shape()[..], [8, 16, 3]);
     assert_eq!(
-        load(&data.exif_orientation(true), 0).unwrap().0.shape()[..],
+        load(&data.with_exif_orientation(true), 0)
+            .unwrap()
+            .0
+            .shape()[..],
         [16, 8, 3]
     );
 }
@@ -602,7 +631,7 @@ fn the_first_epoch_is_cut_as_later_ones_are() {
     let device = Device::cpu();
     device.cut_batches_at(2_000, 500);
     let plan = ImageTransform::new().center_crop(16);
-    let data = ImageFolder::open(root.path()).unwrap().transform(plan);
+    let data = ImageFolder::open(root.path()).unwrap().with_transform(plan);
     let loader = DataLoader::builder(data)
         .batch_size(6)
         .num_workers(2)
@@ -610,7 +639,11 @@ fn the_first_epoch_is_cut_as_later_ones_are() {
         .build()
         .unwrap();
     for epoch in 0..2 {
-        for (number, batch) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
+        for (number, batch) in loader
+            .epoch(epoch)
+            .prefetch_to_device(&device, 1)
+            .enumerate()
+        {
             let (images, _) = batch.unwrap();
             let images = images.to_host(true).unwrap().wait().unwrap();
             assert_eq!(images.shape()[..], [6, 16, 16, 3]);

@@ -35,7 +35,7 @@ fn pictures() -> Vec<(String, Vec<u8>, Value)> {
 
 fn decode(bytes: &[u8], exif_orientation: bool) -> Result<Tensor<u8>, ImageError> {
     LazyImage::encoded(bytes.to_vec())
-        .exif_orientation(exif_orientation)
+        .with_exif_orientation(exif_orientation)
         .decode()
 }
 
@@ -202,7 +202,10 @@ fn files_that_are_cut_off_are_said_to_be() {
 }
 
 fn check_cut(cut: Vec<u8>, name: &str) {
-    let error = LazyImage::encoded(cut).path(name).decode().unwrap_err();
+    let error = LazyImage::encoded(cut)
+        .with_path(name)
+        .decode()
+        .unwrap_err();
     let said = error.to_string();
     assert!(
         said.starts_with(&format!("{name}: the file is truncated: ")),

@@ -8,12 +8,13 @@ use std::thread;
 
 use pinfeed::SampleRng;
 use pinfeed::image::{ImageTransform, LazyImage};
+use pinfeed::rng::RngKey;
 
 /// The pixels, or what is said instead.
 type Outcome = Result<Vec<u8>, String>;
 
 fn decode(bytes: &[u8]) -> Outcome {
-    let image = LazyImage::encoded(bytes.to_vec()).max_pixels(1 << 20);
+    let image = LazyImage::encoded(bytes.to_vec()).with_max_pixels(1 << 20);
     match image.decode() {
         Ok(pixels) => Ok(pixels.as_slice().to_vec()),
         Err(error) => Err(error.to_string()),
@@ -22,8 +23,15 @@ fn decode(bytes: &[u8]) -> Outcome {
 
 /// The same, cropped first.
 fn cropped(bytes: &[u8]) -> Outcome {
-    let image = LazyImage::encoded(bytes.to_vec()).max_pixels(1 << 20);
-    let image = image.transform(&ImageTransform::train(9), &mut SampleRng::new(3, 0, 0));
+    let image = LazyImage::encoded(bytes.to_vec()).with_max_pixels(1 << 20);
+    let image = image.transform(
+        &ImageTransform::train(9),
+        &mut SampleRng::for_sample(RngKey {
+            seed: 3,
+            epoch: 0,
+            position: 0,
+        }),
+    );
     match image.decode() {
         Ok(pixels) => Ok(pixels.as_slice().to_vec()),
         Err(error) => Err(error.to_string()),

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pinfeed::loader::{Affinity, Builder, Workers};
-use pinfeed::{DataLoader, Dataset, Device, Error, Tensor, from_fn, stream};
+use pinfeed::{DataLoader, Dataset, Device, Error, Tensor, from_fn, iterable};
 
 /// The cores that the calling thread may run on.
 fn allowed() -> Vec<usize> {
@@ -117,14 +117,14 @@ fn a_stream_is_loaded_on_the_cores_that_are_named() {
     let last = *allowed().last().unwrap();
     let seen = Seen::default();
     let own = Arc::clone(&seen);
-    let numbers = stream::from_fn(move |_, _| {
+    let numbers = iterable::from_fn(move |_, _| {
         let own = Arc::clone(&own);
         Ok((0..100i64).map(move |number| {
             own.lock().unwrap().insert(allowed());
             Ok(number)
         }))
     });
-    let builder = DataLoader::stream(numbers).batch_size(8).num_workers(2);
+    let builder = DataLoader::iterable(numbers).batch_size(8).num_workers(2);
     let loader = builder
         .affinity(Affinity::Cores(vec![last]))
         .build()
@@ -269,7 +269,7 @@ fn what_makes_no_sense_is_refused() {
         assert!(
             matches!(
                 &error,
-                Error::Option {
+                Error::InvalidOption {
                     option: "affinity",
                     ..
                 }

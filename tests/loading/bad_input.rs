@@ -7,18 +7,18 @@ use std::time::Duration;
 
 use pinfeed::collate::{Relocation, Tensors, Upload};
 use pinfeed::dataset::{
-    Cacheable, Fingerprint, Packed, Packing, Staged, StagedDataset, Subset, document_lengths,
-    random_split,
+    Cacheable, Fingerprint, PackedDataset, PackingStrategy, Staged, StagedDataset, Subset,
+    document_lengths, random_split,
 };
 use pinfeed::device::DeviceBuffers;
 use pinfeed::error::CollateError;
-use pinfeed::loader::{Builder, LastBatch, LoaderState, StreamState, World};
+use pinfeed::iterable::{self, IterableDataset, Shard};
+use pinfeed::loader::{Builder, IterableState, LastBatch, LoaderState, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::sampler::{
     FixedBatchSampler, GroupedBatchSampler, RandomSampler, Sampler, SequentialSampler,
     SubsetRandomSampler, TokenBatchSampler, WeightedRandomSampler,
 };
-use pinfeed::stream::{self, Shard, StreamSource};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, Result, Sample, SampleRng,
     Tensor, from_fn,
@@ -30,8 +30,8 @@ fn numbers(len: u64) -> impl Dataset<Sample = i64> {
     from_fn(len, |index, _| Ok(index as i64))
 }
 
-fn streamed(len: u64) -> impl StreamSource<Sample = i64> {
-    stream::from_fn(move |_, shard: Shard| {
+fn streamed(len: u64) -> impl IterableDataset<Sample = i64> {
+    iterable::from_fn(move |_, shard: Shard| {
         let own = (0..len).filter(move |number| shard.keeps(*number));
         Ok(own.map(|number| Ok(number as i64)))
     })
@@ -65,7 +65,7 @@ fn nothing_is_an_epoch_without_batches() {
                 .unwrap();
             assert!(loader.is_empty());
             assert_eq!(loader.epochs(0..3).map(Iterator::count).sum::<usize>(), 0);
-            let there = loader.epochs(0..3).to_device(&device, 2);
+            let there = loader.epochs(0..3).prefetch_to_device(&device, 2);
             assert_eq!(there.map(Iterator::count).sum::<usize>(), 0);
             assert_eq!(loader.state().epoch(), 3);
             let resumed = loader.resume(0..5, &loader.state()).unwrap();
@@ -74,7 +74,7 @@ fn nothing_is_an_epoch_without_batches() {
                 [3, 4]
             );
 
-            let loader = DataLoader::stream(streamed(0).shuffle(5))
+            let loader = DataLoader::iterable(streamed(0).shuffle(5))
                 .batch_size(2)
                 .drop_last(last == LastBatch::Drop)
                 .num_workers(workers)
@@ -83,7 +83,7 @@ fn nothing_is_an_epoch_without_batches() {
                 .build()
                 .unwrap();
             assert_eq!(loader.epochs(0..3).map(Iterator::count).sum::<usize>(), 0);
-            let there = loader.epochs(0..3).to_device(&device, 2);
+            let there = loader.epochs(0..3).prefetch_to_device(&device, 2);
             assert_eq!(there.map(Iterator::count).sum::<usize>(), 0);
             assert_eq!(loader.state().epoch(), 3);
             let resumed = loader.resume(0..5, &loader.state()).unwrap();
@@ -98,11 +98,11 @@ fn nothing_is_an_epoch_without_batches() {
 #[test]
 fn options_of_streams_that_make_no_sense_are_refused_by_name() {
     let said = |built: Result<_>| match built {
-        Err(Error::Option { option, reason }) => format!("{option} {reason}"),
+        Err(Error::InvalidOption { option, reason }) => format!("{option} {reason}"),
         Err(error) => panic!("{error}"),
-        Ok::<pinfeed::loader::StreamLoader<Tensor<i64>>, _>(_) => "it was built".into(),
+        Ok::<pinfeed::loader::IterableLoader<Tensor<i64>>, _>(_) => "it was built".into(),
     };
-    let stream = || DataLoader::stream(streamed(9));
+    let stream = || DataLoader::iterable(streamed(9));
     let told = [
         said(stream().batch_size(0).build()),
         said(stream().num_workers(2).prefetch(0).build()),
@@ -110,7 +110,8 @@ fn options_of_streams_that_make_no_sense_are_refused_by_name() {
         said(stream().num_workers(2).timeout(Duration::ZERO).build()),
         said(stream().timeout(Duration::from_secs(1)).build()),
         said(stream().strict_pinning(true).build()),
-        said(stream().max_batch_bytes(1).build()),
+        said(stream().min_slab_bytes(1).build()),
+        said(stream().pin_memory(&[]).build()),
     ];
     let expected = [
         "batch_size is 0: a batch has at least one sample",
@@ -119,7 +120,8 @@ fn options_of_streams_that_make_no_sense_are_refused_by_name() {
         "timeout is 0: ",
         "timeout needs workers: ",
         "strict_pinning needs pin_memory(&device)",
-        "max_batch_bytes needs pin_memory(&device)",
+        "min_slab_bytes needs pin_memory(&device)",
+        "pin_memory names no device",
     ];
     for (told, expected) in told.iter().zip(expected) {
         assert!(told.starts_with(expected), "{told}");
@@ -146,7 +148,7 @@ fn ranks_may_be_more_than_samples() {
                     let (batch, info) = batch.unwrap();
                     seen.extend_from_slice(&batch.as_slice()[..info.real_rows()]);
                 }
-                let loader = DataLoader::stream(streamed(3))
+                let loader = DataLoader::iterable(streamed(3))
                     .batch_size(2)
                     .num_workers(workers)
                     .world(world)
@@ -156,7 +158,7 @@ fn ranks_may_be_more_than_samples() {
                     streamed_seen.extend_from_slice(batch.unwrap().as_slice());
                 }
                 // A rank without items does not repeat nothing for ever.
-                let loader = DataLoader::stream(streamed(3).repeat().take(4))
+                let loader = DataLoader::iterable(streamed(3).repeat().take(4))
                     .num_workers(workers)
                     .world(world)
                     .build()
@@ -215,7 +217,7 @@ fn a_data_set_may_change_its_length() {
                 true => {
                     let back =
                         |batch: Result<pinfeed::DeviceTensor<i64>>| batch?.to_host(true)?.wait();
-                    outcomes(loader.epoch(1).to_device(&device, 2).map(back))
+                    outcomes(loader.epoch(1).prefetch_to_device(&device, 2).map(back))
                 }
             };
             assert_eq!(batches[..2], whole[..2]);
@@ -296,7 +298,7 @@ fn states_that_are_none_are_refused() {
     let indexed = DataLoader::builder(numbers(9))
         .build::<Tensor<i64>>()
         .unwrap();
-    let streaming = DataLoader::stream(streamed(9))
+    let streaming = DataLoader::iterable(streamed(9))
         .build::<Tensor<i64>>()
         .unwrap();
     drop((indexed.epoch(0).next(), streaming.epoch(0).next()));
@@ -304,7 +306,7 @@ fn states_that_are_none_are_refused() {
     let said = |text: &str| {
         let refused = [
             text.parse::<LoaderState>().map(drop).unwrap_err(),
-            text.parse::<StreamState>().map(drop).unwrap_err(),
+            text.parse::<IterableState>().map(drop).unwrap_err(),
         ];
         assert!(
             refused
@@ -316,10 +318,10 @@ fn states_that_are_none_are_refused() {
     for text in ["", "state", "{}", "pinfeed", "\0", "ü"] {
         let [loader, stream] = said(text);
         assert!(loader.contains("it is no loader's state"), "{loader}");
-        assert!(stream.contains("it is no stream's state"), "{stream}");
+        assert!(stream.contains("it is no iterable's state"), "{stream}");
     }
     // One is not the other, even if it is whole.
-    assert!(indexed.parse::<StreamState>().is_err() && streaming.parse::<LoaderState>().is_err());
+    assert!(indexed.parse::<IterableState>().is_err() && streaming.parse::<LoaderState>().is_err());
     for text in [&indexed, &streaming] {
         (0..text.len()).for_each(|end| drop(said(&text[..end])));
         let newer = text.replace("-1 ", "-9 ");
@@ -361,7 +363,11 @@ fn ranks_that_disagree_have_other_states() {
         ready(builder("b", 1).shuffle(true).seed(3)),
         ready(builder("a", 1).seed(3)),
         ready(builder("a", 1).shuffle(true).seed(3).batch_size(8)),
-        ready(builder("a", 1).sampler(RandomSampler::new(63, 3)).seed(3)),
+        ready(
+            builder("a", 1)
+                .sampler(RandomSampler::with_seed(63, 3))
+                .seed(3),
+        ),
         ready(builder("a", 1).sampler(SequentialSampler::new(64)).seed(3)),
     ];
     let after_two = |loader: &DataLoader<Tensor<i64>>| {
@@ -387,7 +393,7 @@ fn ranks_that_disagree_have_other_states() {
         assert!(
             matches!(
                 error,
-                Error::Option {
+                Error::InvalidOption {
                     option: "world",
                     ..
                 }
@@ -404,11 +410,13 @@ fn a_stream_may_have_become_shorter() {
     for workers in WORKERS {
         len.store(9, Ordering::Relaxed);
         let own = Arc::clone(&len);
-        let items = stream::from_fn(move |_, _| {
+        let items = iterable::from_fn(move |_, _| {
             let len = own.load(Ordering::Relaxed) as i64;
             Ok((0..len).map(Ok))
         });
-        let loader = DataLoader::stream(items).batch_size(2).num_workers(workers);
+        let loader = DataLoader::iterable(items)
+            .batch_size(2)
+            .num_workers(workers);
         let loader = loader.build().unwrap();
         assert_eq!(loader.epoch(0).take(3).count(), 3);
         let state = loader.state();
@@ -434,12 +442,12 @@ fn a_stream_may_have_become_shorter() {
 fn a_stream_of_other_files_is_refused() {
     struct Files(Vec<&'static str>);
 
-    impl StreamSource for Files {
+    impl IterableDataset for Files {
         type Item = i64;
         type Sample = i64;
-        type Stream = std::vec::IntoIter<Result<i64, BoxError>>;
+        type Iter = std::vec::IntoIter<Result<i64, BoxError>>;
 
-        fn open(&self, _: u64, _: Shard) -> Result<Self::Stream, BoxError> {
+        fn open(&self, _: u64, _: Shard) -> Result<Self::Iter, BoxError> {
             Ok(vec![Ok(1), Ok(2), Ok(3)].into_iter())
         }
 
@@ -456,7 +464,7 @@ fn a_stream_of_other_files_is_refused() {
 
     let loader = |names: &[&'static str]| {
         let files = Files(names.to_vec()).map(|number, _| Ok(-number));
-        DataLoader::stream(files).build::<Tensor<i64>>().unwrap()
+        DataLoader::iterable(files).build::<Tensor<i64>>().unwrap()
     };
     let first = loader(&["a", "b"]);
     first.epoch(0).next();
@@ -561,7 +569,7 @@ fn a_batch_gives_the_elements_that_it_showed() {
             .build()
             .unwrap();
         for epoch in 0..3 {
-            for batch in loader.epoch(epoch).to_device(&device, 2) {
+            for batch in loader.epoch(epoch).prefetch_to_device(&device, 2) {
                 let error = batch.unwrap_err().to_string();
                 assert!(error.contains("showed it with u8"), "{error}");
             }
@@ -638,8 +646,8 @@ impl StagedDataset for HeavySource {
 #[test]
 fn sizes_that_are_made_up_cost_nothing() {
     let staged = |raw_bytes, max_bytes| {
-        let staged = Staged::new(HeavySource(raw_bytes)).in_flight(usize::MAX);
-        staged.ahead(usize::MAX).max_bytes(max_bytes)
+        let staged = Staged::new(HeavySource(raw_bytes)).with_in_flight(usize::MAX);
+        staged.with_lookahead(usize::MAX).with_max_bytes(max_bytes)
     };
     let heavy = || numbers(40).map(|number, _| Ok((Heavy(number), Heavy(number), vec![Heavy(0)])));
     type Numbers = Box<dyn Dataset<Sample = i64>>;
@@ -678,11 +686,11 @@ fn lists_that_do_not_fit_are_refused() {
     let (device, backwards) = (Device::cpu(), || (0..MANY).rev());
     let documents = || vec![vec![1u32]];
     let with_slabs = |bytes| {
-        let loader = DataLoader::builder(numbers(8)).max_batch_bytes(bytes);
+        let loader = DataLoader::builder(numbers(8)).min_slab_bytes(bytes);
         loader.pin_memory(&device).build().err()
     };
     let streamed_with_slabs = |bytes| {
-        let loader = DataLoader::stream(streamed(8)).max_batch_bytes(bytes);
+        let loader = DataLoader::iterable(streamed(8)).min_slab_bytes(bytes);
         loader.pin_memory(&device).build().err()
     };
     assert!(with_slabs(4096).is_none() && streamed_with_slabs(4096).is_none());
@@ -702,7 +710,7 @@ fn lists_that_do_not_fit_are_refused() {
         ),
         (
             "FixedBatchSampler",
-            FixedBatchSampler::new(RandomSampler::new(MANY, 1), 8).err(),
+            FixedBatchSampler::new(RandomSampler::with_seed(MANY, 1), 8).err(),
         ),
         (
             "GroupedBatchSampler",
@@ -713,20 +721,20 @@ fn lists_that_do_not_fit_are_refused() {
             TokenBatchSampler::new(backwards().map(|_| 1), 8, 1).err(),
         ),
         (
-            "Packed::new",
-            Packed::new(documents(), &[MANY], 1, Packing::BestFit).err(),
+            "PackedDataset::new",
+            PackedDataset::new(documents(), &[MANY], 1, PackingStrategy::BestFit).err(),
         ),
         ("buffers", DeviceBuffers::new(&device, 1 << 40).err()),
         ("buffers", DeviceBuffers::new(&device, 1 << 59).err()),
         ("buffers", DeviceBuffers::new(&device, usize::MAX).err()),
-        ("max_batch_bytes", with_slabs(1 << 45)),
-        ("max_batch_bytes", with_slabs(usize::MAX)),
-        ("max_batch_bytes", streamed_with_slabs(usize::MAX)),
+        ("min_slab_bytes", with_slabs(1 << 45)),
+        ("min_slab_bytes", with_slabs(usize::MAX)),
+        ("min_slab_bytes", streamed_with_slabs(usize::MAX)),
     ];
     for (says, error) in refused {
         let error = error.unwrap();
         let text = error.to_string();
-        assert!(matches!(error, Error::Option { .. }), "{text}");
+        assert!(matches!(error, Error::InvalidOption { .. }), "{text}");
         assert!(text.contains(says) && text.contains("bytes"), "{text}");
     }
 }

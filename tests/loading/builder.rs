@@ -17,7 +17,7 @@ struct Options {
     pin: bool,
     strict: bool,
     by_copy: bool,
-    max_batch_bytes: Option<usize>,
+    min_slab_bytes: Option<usize>,
 }
 
 impl Options {
@@ -39,8 +39,8 @@ impl Options {
         if self.pin {
             builder = builder.pin_memory(device);
         }
-        if let Some(bytes) = self.max_batch_bytes {
-            builder = builder.max_batch_bytes(bytes);
+        if let Some(bytes) = self.min_slab_bytes {
+            builder = builder.min_slab_bytes(bytes);
         }
         builder.build()
     }
@@ -56,10 +56,7 @@ impl Options {
             ("sampler", self.sampler && self.shuffle),
             ("strict_pinning", self.strict && !self.pin),
             ("pin_by_copy", self.by_copy && !self.pin),
-            (
-                "max_batch_bytes",
-                self.max_batch_bytes.is_some() && !self.pin,
-            ),
+            ("min_slab_bytes", self.min_slab_bytes.is_some() && !self.pin),
         ];
         let faults = faults.into_iter().filter(|(_, is_fault)| *is_fault);
         faults.map(|(option, _)| option).collect()
@@ -77,7 +74,7 @@ impl Options {
             pin: false,
             strict: false,
             by_copy: false,
-            max_batch_bytes: None,
+            min_slab_bytes: None,
         }];
         let vary = |all: &mut Vec<Options>, ways: &[fn(&mut Options)]| {
             let before = all.clone();
@@ -101,7 +98,7 @@ impl Options {
         vary(&mut all, &[|o| o.pin = true]);
         vary(&mut all, &[|o| o.strict = true]);
         vary(&mut all, &[|o| o.by_copy = true]);
-        vary(&mut all, &[|o| o.max_batch_bytes = Some(5_000)]);
+        vary(&mut all, &[|o| o.min_slab_bytes = Some(5_000)]);
         all
     }
 }
@@ -132,7 +129,7 @@ fn every_combination_is_built_or_refused_by_name() {
                 );
                 assert!(!options.strict || batches.iter().all(Tensor::is_pinned));
             }
-            Err(Error::Option { option, reason }) => {
+            Err(Error::InvalidOption { option, reason }) => {
                 assert!(faults.contains(&option), "{options:?}: `{option}` {reason}");
                 refused.insert((option, reason));
             }
@@ -149,7 +146,7 @@ fn every_combination_is_built_or_refused_by_name() {
         refused,
         [
             ("batch_size", "is 0: a batch has at least one sample"),
-            ("max_batch_bytes", "needs pin_memory(&device)"),
+            ("min_slab_bytes", "needs pin_memory(&device)"),
             ("pin_by_copy", "needs pin_memory(&device)"),
             (
                 "prefetch",
@@ -185,7 +182,7 @@ fn more_workers_than_have_stacks_are_refused() {
         assert!(
             matches!(
                 error,
-                Error::Option {
+                Error::InvalidOption {
                     option: "num_workers",
                     ..
                 }
@@ -331,7 +328,7 @@ impl Giant {
                     assert!(rows <= 10, "{self:?}, batch {number}");
                     let positions = start..start + rows;
                     let expected = positions.map(|position| match self.shuffle {
-                        true => RandomSampler::new(self.len, 5).index(epoch, position) as i64,
+                        true => RandomSampler::with_seed(self.len, 5).index(epoch, position) as i64,
                         false => position as i64,
                     });
                     assert!(
@@ -409,9 +406,9 @@ fn giant_options_are_served_on_a_device() {
                 device.cut_batches_at(1, 8); // a sample each
             }
             let loader = giant.build(&device);
-            let epoch = loader.epoch(u64::MAX).to_device(&device, depth);
+            let epoch = loader.epoch(u64::MAX).prefetch_to_device(&device, depth);
             giant.check(u64::MAX, epoch.map(back));
-            let epochs = loader.epochs(5..7).to_device(&device, depth);
+            let epochs = loader.epochs(5..7).prefetch_to_device(&device, depth);
             for (number, epoch) in (5..).zip(epochs) {
                 giant.check(number, epoch.map(back));
             }
@@ -454,4 +451,30 @@ fn an_arena_refuses_what_memory_does_not_hold() {
         assert_eq!(batches[2].as_slice(), [8, 9, 10, 11]);
         assert!(batches.iter().all(Tensor::is_pinned));
     }
+}
+
+/// A list of GPUs may be empty: the loop would be slower without a word. What is said last counts.
+#[test]
+fn pinning_for_no_device_is_refused() {
+    let builder = || DataLoader::builder(from_fn(10, |index, _| Ok(index as i64))).batch_size(5);
+    let none: Vec<Device> = Vec::new();
+    let refused = builder().strict_pinning(true).pin_memory(&none).build();
+    let Err(Error::InvalidOption { option, reason }) = refused else {
+        panic!("it was built");
+    };
+    assert_eq!(option, "pin_memory");
+    assert!(
+        reason.contains("the list is empty") && reason.contains("leave"),
+        "{reason}"
+    );
+    let stated = builder()
+        .pin_memory(&none)
+        .pin_memory(&Device::cpu())
+        .build()
+        .unwrap();
+    assert!(stated.epoch(0).all(|batch| batch.unwrap().is_pinned()));
+    let collated = builder()
+        .pin_memory(&none)
+        .collate_fn(|rows: Vec<i64>, arena| Ok(arena.collate(rows)?));
+    assert!(collated.build().is_err());
 }

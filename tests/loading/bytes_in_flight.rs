@@ -89,7 +89,7 @@ proptest! {
                     }
                 }
                 Some(depth) => {
-                    for batch in loader.epoch(epoch).to_device(&device, depth) {
+                    for batch in loader.epoch(epoch).prefetch_to_device(&device, depth) {
                         let (texts, numbers) = batch.unwrap();
                         let texts = texts.values.to_host(false).unwrap().wait().unwrap();
                         let numbers = numbers.to_host(false).unwrap().wait().unwrap();
@@ -343,7 +343,7 @@ fn what_makes_no_sense_is_refused() {
         .build::<Tensor<i64>>();
     let alone = loader().max_bytes_in_flight(9).build::<Tensor<i64>>();
     for refused in [zero.unwrap_err(), alone.unwrap_err()] {
-        assert!(matches!(refused, Error::Option { .. }), "{refused}");
+        assert!(matches!(refused, Error::InvalidOption { .. }), "{refused}");
         assert!(
             refused.to_string().contains("max_bytes_in_flight"),
             "{refused}"

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::{fmt, io};
 
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::Sampler;
 use pinfeed::{Batch, BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor, from_fn};
 
@@ -107,10 +108,12 @@ fn a_path_is_not_said_twice() {
         std::fs::write(class.join(name), b"<html>404</html>").unwrap();
     }
     std::fs::write(class.join("large.jpg"), [0; 100]).unwrap();
-    let data = ImageFolder::open(root.path()).unwrap().max_file_bytes(99);
+    let data = ImageFolder::open(root.path())
+        .unwrap()
+        .with_max_file_bytes(99);
     std::fs::remove_file(class.join("gone.jpg")).unwrap();
     // The header is read in `get` without a transform, and when the row is filled with one.
-    for data in [data.clone(), data.transform(ImageTransform::eval(8))] {
+    for data in [data.clone(), data.with_transform(ImageTransform::eval(8))] {
         let errors = DataLoader::builder(data).batch_size(1).build().unwrap();
         let said: Vec<_> = errors
             .epoch(0)
@@ -183,7 +186,18 @@ fn described_samples_are_named() {
     let described = data.describe(name);
     assert_eq!(described.describe(5).as_deref(), Some("cats/5.jpg"));
     assert_eq!(described.len(), 6);
-    assert!(described.get(0, &mut SampleRng::new(0, 0, 0)).is_ok());
+    assert!(
+        described
+            .get(
+                0,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: 0,
+                    epoch: 0,
+                    position: 0
+                })
+            )
+            .is_ok()
+    );
     let mapped = described.clone().map(|sample, _| Ok(sample + 1));
 
     fn errors(data: impl Dataset<Sample = i64>, workers: usize) -> Vec<String> {
@@ -296,7 +310,7 @@ fn pictures_of_unlike_sizes_want_a_transform() {
 #[cfg(feature = "image")]
 #[test]
 fn a_picture_error_says_the_same_by_its_debug() {
-    let page = pinfeed::image::LazyImage::encoded(b"<html>404</html>").path("cat.jpg");
+    let page = pinfeed::image::LazyImage::encoded(b"<html>404</html>").with_path("cat.jpg");
     let error = page.decode().unwrap_err();
     assert_eq!(format!("{error:?}"), error.to_string());
     assert!(

@@ -147,7 +147,7 @@ fn load(
             .map(|batch| batch.map(|(batch, info)| (rows(batch), info)))
             .collect(),
         Some(depth) => epoch
-            .to_device(device, depth)
+            .prefetch_to_device(device, depth)
             .with_info()
             .map(|batch| {
                 let ((indices, drawn), info) = batch?;

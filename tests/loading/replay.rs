@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use pinfeed::loader::OnError;
-use pinfeed::{DataLoader, Device, Ragged, from_fn, stream};
+use pinfeed::{DataLoader, Device, Ragged, from_fn, iterable};
 
 #[test]
 fn nothing_is_loaded_but_the_first_batch() {
@@ -103,7 +103,7 @@ fn a_derived_batch_is_copied_for_each_step() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    let mut replay = loader.replay(0).unwrap().to_device(&device, 2);
+    let mut replay = loader.replay(0).unwrap().prefetch_to_device(&device, 2);
     assert_eq!(replay.len(), 4);
     let mut held = Vec::new(); // as a program may that looks back
     for batch in replay.by_ref() {
@@ -161,10 +161,10 @@ fn it_fails_as_the_batch_does_and_ends_where_there_is_none() {
         .batch_size(4)
         .build();
     assert_eq!(none.unwrap().replay(0).unwrap().count(), 0);
-    let none = stream::from_fn(|_, _| Ok(std::iter::empty::<Result<i64, _>>()));
-    let none = DataLoader::stream(none).batch_size(4).build().unwrap();
+    let none = iterable::from_fn(|_, _| Ok(std::iter::empty::<Result<i64, _>>()));
+    let none = DataLoader::iterable(none).batch_size(4).build().unwrap();
     assert_eq!(none.replay(0).unwrap().take(3).count(), 0);
-    let some = stream::from_fn(|_, _| Ok((0..3i64).map(Ok)));
-    let some = DataLoader::stream(some).batch_size(4).build().unwrap();
+    let some = iterable::from_fn(|_, _| Ok((0..3i64).map(Ok)));
+    let some = DataLoader::iterable(some).batch_size(4).build().unwrap();
     assert_eq!(some.replay(0).unwrap().take(30).count(), 30);
 }

@@ -6,12 +6,11 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::collate::Arena;
 use pinfeed::error::{CollateError, Stage, TimedOut};
-use pinfeed::loader::{Builder, OnError};
+use pinfeed::loader::{Builder, OnError, TryNext};
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::sampler::Sampler;
 use pinfeed::{
@@ -335,7 +334,7 @@ fn batches_on_their_way_to_a_device() {
             let loader = how.build(DataLoader::builder(samples), &device);
             // (Another epoch's may come first: they are loaded ahead.)
             let mut late = Vec::new();
-            for epoch in loader.epochs(0..3).to_device(&device, 2) {
+            for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
                 let batches: Vec<_> = epoch.collect();
                 let is_late = batches.iter().any(Result::is_err);
                 let hang: &[u64] = if is_late { &[13] } else { &[] };
@@ -758,7 +757,7 @@ fn slabs_that_hang_are_missed() {
 
 fn option_of(error: Error) -> String {
     match error {
-        Error::Option { option, reason } => format!("{option} {reason}"),
+        Error::InvalidOption { option, reason } => format!("{option} {reason}"),
         other => panic!("{other}"),
     }
 }
@@ -793,8 +792,8 @@ fn who_cannot_wait_asks_again() {
                     let mut epoch = loader.epoch(0).with_info();
                     gate.wait_for(1);
                     for _ in 0..3 {
-                        assert!(epoch.try_next().is_pending());
-                        assert!(epoch.next_timeout(short).is_pending());
+                        assert!(matches!(epoch.try_next(), TryNext::NotYet));
+                        assert!(matches!(epoch.next_timeout(short), TryNext::NotYet));
                         assert_eq!(epoch.len(), 10);
                     }
                     key.open();
@@ -803,30 +802,27 @@ fn who_cannot_wait_asks_again() {
                         let next = match seen.len() % 3 {
                             0 => epoch.try_next(),
                             1 => epoch.next_timeout(short),
-                            _ => Poll::Ready(epoch.next()),
+                            _ => epoch.next().map_or(TryNext::End, TryNext::Batch),
                         };
                         match next {
-                            Poll::Ready(Some(batch)) => {
+                            TryNext::Batch(batch) => {
                                 let (batch, info) = batch.unwrap();
                                 assert_eq!(info.batch() as usize, seen.len());
                                 seen.push(batch.to_vec());
                             }
-                            Poll::Ready(None) => break,
-                            Poll::Pending => std::thread::yield_now(),
+                            TryNext::End => break,
+                            TryNext::NotYet => std::thread::yield_now(),
                         }
                     }
-                    assert_eq!(
-                        epoch.try_next().map(|next| next.is_none()),
-                        Poll::Ready(true)
-                    );
+                    assert!(matches!(epoch.try_next(), TryNext::End));
                     seen
                 }
                 true => {
-                    let mut epoch = loader.epoch(0).to_device(&device, 1).with_info();
+                    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 1).with_info();
                     gate.wait_for(1);
                     for _ in 0..3 {
-                        assert!(epoch.try_next().is_pending());
-                        assert!(epoch.next_timeout(short).is_pending());
+                        assert!(matches!(epoch.try_next(), TryNext::NotYet));
+                        assert!(matches!(epoch.next_timeout(short), TryNext::NotYet));
                     }
                     key.open();
                     let mut seen = Vec::new();
@@ -834,16 +830,16 @@ fn who_cannot_wait_asks_again() {
                         let next = match seen.len() % 3 {
                             0 => epoch.try_next(),
                             1 => epoch.next_timeout(short),
-                            _ => Poll::Ready(epoch.next()),
+                            _ => epoch.next().map_or(TryNext::End, TryNext::Batch),
                         };
                         match next {
-                            Poll::Ready(Some(batch)) => {
+                            TryNext::Batch(batch) => {
                                 let (batch, info) = batch.unwrap();
                                 assert_eq!(info.batch() as usize, seen.len());
                                 seen.push(batch.to_host(true).unwrap().wait().unwrap().to_vec());
                             }
-                            Poll::Ready(None) => break,
-                            Poll::Pending => std::thread::yield_now(),
+                            TryNext::End => break,
+                            TryNext::NotYet => std::thread::yield_now(),
                         }
                     }
                     seen
@@ -865,13 +861,13 @@ fn without_workers_asking_is_loading() {
         .unwrap();
     let mut epoch = loader.epoch(0);
     for expected in [&[0i64, 1][..], &[2, 3], &[4]] {
-        let Poll::Ready(Some(batch)) = epoch.try_next() else {
+        let TryNext::Batch(batch) = epoch.try_next() else {
             panic!("it is loaded by this call");
         };
         assert_eq!(batch.unwrap().as_slice(), expected);
     }
-    assert!(matches!(epoch.try_next(), Poll::Ready(None)));
-    assert!(matches!(epoch.next_timeout(TIMEOUT), Poll::Ready(None)));
+    assert!(matches!(epoch.try_next(), TryNext::End));
+    assert!(matches!(epoch.next_timeout(TIMEOUT), TryNext::End));
 }
 
 /// Whoever only asks, and keeps all batches, gets all of them, as whoever waits does.
@@ -886,9 +882,9 @@ fn who_asks_and_keeps_all_gets_all() {
     let (mut epoch, mut kept) = (loader.epoch(0), Vec::new());
     loop {
         match epoch.try_next() {
-            Poll::Ready(Some(batch)) => kept.push(batch.unwrap()),
-            Poll::Ready(None) => break,
-            Poll::Pending => std::thread::yield_now(),
+            TryNext::Batch(batch) => kept.push(batch.unwrap()),
+            TryNext::End => break,
+            TryNext::NotYet => std::thread::yield_now(),
         }
     }
     let numbers: Vec<i64> = kept.iter().flat_map(|batch| batch.to_vec()).collect();
@@ -905,8 +901,8 @@ fn who_asks_finds_what_hangs() {
         let batches = std::iter::from_fn(|| {
             loop {
                 match epoch.try_next() {
-                    Poll::Ready(next) => return next,
-                    Poll::Pending => std::thread::yield_now(),
+                    TryNext::NotYet => std::thread::yield_now(),
+                    next => return next.batch(),
                 }
             }
         });
@@ -956,12 +952,15 @@ fn a_batch_half_of_which_came() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    let mut epoch = loader.epoch(0).to_device(&device, 1);
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 1);
     gate.wait_for(1);
     for _ in 0..100 {
-        assert!(epoch.try_next().is_pending());
+        assert!(matches!(epoch.try_next(), TryNext::NotYet));
     }
-    assert!(epoch.next_timeout(Duration::from_millis(5)).is_pending());
+    assert!(matches!(
+        epoch.next_timeout(Duration::from_millis(5)),
+        TryNext::NotYet
+    ));
     assert_eq!(epoch.len(), 3);
     key.open();
     let Some(Err(Error::Sample(id, _))) = epoch.next() else {

@@ -11,6 +11,7 @@ use pinfeed::collate::Arena;
 use pinfeed::dataset::{FromFn, Pass};
 use pinfeed::device::DeviceBuffers;
 use pinfeed::loader::{Builder, LastBatch, LoaderState, OnEmpty, OnError, Sharding, World};
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{
     BatchSampler, Batches, FixedBatchSampler, GroupedBatchSampler, RandomSampler, Sampler,
     TokenBatchSampler,
@@ -251,19 +252,19 @@ proptest! {
     /// Any order in chunks.
     #[test]
     fn fixed_batches_are_chunks_of_an_order(samples in 0..300u64, batch_size in 1..40usize, seed: u64, epoch: u64) {
-        let order = RandomSampler::new(samples, seed);
+        let order = RandomSampler::with_seed(samples, seed);
         let mut indices = vec![0; samples as usize];
         order.indices(epoch, 0, &mut indices);
         let sampler = FixedBatchSampler::new(order, batch_size).unwrap();
         prop_assert!(sampler.batches(epoch).iter().eq(indices.chunks(batch_size)));
-        let kept = sampler.drop_last(true).batches(epoch);
+        let kept = sampler.with_drop_last(true).batches(epoch);
         prop_assert!(kept.iter().eq(indices.chunks_exact(batch_size)));
     }
 
     /// Each sample once; batches of one group, and at most one of each that is not full.
     #[test]
     fn groups_do_not_mix(keys in prop::collection::vec(0..7u8, 0..300), batch_size in 1..20usize, seed: u64, shuffles: bool) {
-        let sampler = GroupedBatchSampler::new(&keys, batch_size, seed).unwrap().shuffle(shuffles);
+        let sampler = GroupedBatchSampler::new(&keys, batch_size, seed).unwrap().with_shuffle(shuffles);
         let batches = sampler.batches(3);
         let mut all: Vec<u64> = batches.iter().flatten().copied().collect();
         all.sort_unstable();
@@ -279,7 +280,7 @@ proptest! {
         }
         prop_assert!(short.values().all(|count| *count == 1));
         prop_assert_eq!(&batches, &sampler.batches(3));
-        let kept = sampler.drop_last(true).batches(3);
+        let kept = sampler.with_drop_last(true).batches(3);
         prop_assert!(kept.iter().all(|batch| batch.len() == batch_size));
         prop_assert_eq!(kept.len(), batches.len() - short.len());
     }
@@ -293,10 +294,10 @@ proptest! {
         let padded = |longest: u32| u64::from(longest).max(1).next_multiple_of(multiple.max(1) as u64);
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let budget = padded(longest) + spare;
-        let mut sampler = TokenBatchSampler::new(lengths.iter().copied(), budget, seed).unwrap().shuffle(shuffles);
-        sampler = sampler.multiple_of(multiple).unwrap();
+        let mut sampler = TokenBatchSampler::new(lengths.iter().copied(), budget, seed).unwrap().with_shuffle(shuffles);
+        sampler = sampler.with_multiple_of(multiple).unwrap();
         if sets_window {
-            sampler = sampler.window(window).unwrap().most_rows(most_rows).unwrap();
+            sampler = sampler.with_window(window).unwrap().with_max_rows(most_rows).unwrap();
         }
         let batches = sampler.batches(5);
         let mut all: Vec<u64> = batches.iter().flatten().copied().collect();
@@ -315,7 +316,11 @@ proptest! {
 #[test]
 fn token_batches_are_full_and_alike() {
     // Lengths as of sentences: many short ones, few long ones.
-    let mut rng = SampleRng::new(1, 2, 3);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 1,
+        epoch: 2,
+        position: 3,
+    });
     let lengths: Vec<u32> = (0..20_000)
         .map(|_| (-60.0 * rng.range(0.001..1f64).ln()) as u32 + 3)
         .collect();
@@ -371,7 +376,7 @@ fn groups_are_shuffled_within_and_among() {
     // In order, if it is not shuffled.
     let in_order = GroupedBatchSampler::new(["a", "b", "a", "a", "b"], 2, 0)
         .unwrap()
-        .shuffle(false);
+        .with_shuffle(false);
     assert_eq!(
         in_order.batches(9),
         vec![vec![0, 2], vec![1, 4], vec![3]].into()
@@ -390,40 +395,45 @@ fn what_no_batch_holds_is_refused_when_it_is_made() {
     assert!(TokenBatchSampler::new([0], 0, 0).is_err());
     let tokens = TokenBatchSampler::new([0, 0, 0], 2, 0).unwrap();
     assert_eq!(tokens.batches(0).len(), 2, "a length of 0 counts as 1");
-    assert!(tokens.clone().window(0).is_err() && tokens.most_rows(0).is_err());
+    assert!(tokens.clone().with_window(0).is_err() && tokens.with_max_rows(0).is_err());
     let error = TokenBatchSampler::new([5, 70], 75, 0).unwrap();
-    let error = error.multiple_of(8).unwrap().multiple_of(64).unwrap_err();
+    let error = error
+        .with_multiple_of(8)
+        .unwrap()
+        .with_multiple_of(64)
+        .unwrap_err();
     let said = "sample 1 has length 70 (128 with padding to a multiple of 64), and a batch may have 75 tokens";
     assert!(error.to_string().contains(said), "{error}");
-    assert!(FixedBatchSampler::new(RandomSampler::new(3, 0), 0).is_err());
+    assert!(FixedBatchSampler::new(RandomSampler::with_seed(3, 0), 0).is_err());
     assert!(GroupedBatchSampler::new([1, 2], 0, 0).is_err());
 }
 
 /// Whatever makes other batches makes another fingerprint.
 #[test]
 fn ready_made_samplers_are_told_apart() {
-    let fixed = |size, seed| FixedBatchSampler::new(RandomSampler::new(50, seed), size).unwrap();
+    let fixed =
+        |size, seed| FixedBatchSampler::new(RandomSampler::with_seed(50, seed), size).unwrap();
     let grouped = |keys: [u8; 4], seed| GroupedBatchSampler::new(keys, 2, seed).unwrap();
     let tokens = |lengths: [u32; 4], budget| TokenBatchSampler::new(lengths, budget, 0).unwrap();
     let samplers: Vec<Box<dyn BatchSampler>> = vec![
         Box::new(fixed(5, 0)),
         Box::new(fixed(6, 0)),
         Box::new(fixed(6, 1)),
-        Box::new(fixed(6, 1).drop_last(true)),
+        Box::new(fixed(6, 1).with_drop_last(true)),
         Box::new(grouped([0, 0, 1, 1], 0)),
         Box::new(grouped([0, 1, 1, 1], 0)),
         Box::new(grouped([0, 1, 1, 1], 1)),
-        Box::new(grouped([0, 1, 1, 1], 1).shuffle(false)),
-        Box::new(grouped([0, 1, 1, 1], 1).drop_last(true)),
+        Box::new(grouped([0, 1, 1, 1], 1).with_shuffle(false)),
+        Box::new(grouped([0, 1, 1, 1], 1).with_drop_last(true)),
         Box::new(tokens([3, 4, 5, 6], 10)),
         Box::new(tokens([3, 4, 6, 6], 10)),
         Box::new(tokens([3, 4, 6, 6], 12)),
-        Box::new(tokens([3, 4, 6, 6], 12).window(2).unwrap()),
-        Box::new(tokens([3, 4, 6, 6], 12).most_rows(1).unwrap()),
-        Box::new(tokens([3, 4, 6, 6], 12).shuffle(false)),
-        Box::new(tokens([3, 4, 6, 6], 12).multiple_of(3).unwrap()),
+        Box::new(tokens([3, 4, 6, 6], 12).with_window(2).unwrap()),
+        Box::new(tokens([3, 4, 6, 6], 12).with_max_rows(1).unwrap()),
+        Box::new(tokens([3, 4, 6, 6], 12).with_shuffle(false)),
+        Box::new(tokens([3, 4, 6, 6], 12).with_multiple_of(3).unwrap()),
         Box::new(tokens([4, 4, 8, 8], 12)),
-        Box::new(tokens([4, 4, 8, 8], 12).multiple_of(4).unwrap()),
+        Box::new(tokens([4, 4, 8, 8], 12).with_multiple_of(4).unwrap()),
     ];
     let prints: BTreeSet<u32> = samplers
         .iter()
@@ -448,7 +458,7 @@ fn batches_are_pytorchs() {
     for case in listed {
         let batch_size = case["batch_size"].as_u64().unwrap() as usize;
         let sampler = FixedBatchSampler::new(list(&case["order"]), batch_size).unwrap();
-        let sampler = sampler.drop_last(case["drop_last"].as_bool().unwrap());
+        let sampler = sampler.with_drop_last(case["drop_last"].as_bool().unwrap());
         assert_eq!(sampler.batches(0), lists(&case["batches"]).into(), "{case}");
     }
     let loaded = table["loaded"].as_array().unwrap();
@@ -926,7 +936,7 @@ fn empty_batches_are_kept_in_their_places() {
             );
             // On a device, of the loader's own and another.
             for target in [&device, &Device::cpu()] {
-                for (batch, list) in loader.epoch(3).to_device(target, 2).zip(&lists) {
+                for (batch, list) in loader.epoch(3).prefetch_to_device(target, 2).zip(&lists) {
                     let (x, y, names) = batch.unwrap();
                     assert_eq!(
                         (x.shape()[..].to_vec(), names.len()),
@@ -953,7 +963,7 @@ fn empty_batches_are_kept_in_their_places() {
             .build()
             .unwrap();
         let buffers = DeviceBuffers::new(&device, 2).unwrap();
-        for (batch, list) in loader.epoch(0).to_device(&buffers, 1).zip(&lists) {
+        for (batch, list) in loader.epoch(0).prefetch_to_device(&buffers, 1).zip(&lists) {
             assert_eq!(batch.unwrap().shape()[..], [list.len(), 6]);
         }
     }
@@ -999,7 +1009,7 @@ fn empty_batches_of_all_kinds() {
             let ragged = Ragged::from(boxes);
             let maybe = (index > 1).then_some([index as i64; 2]);
             Ok((
-                Padded::from(tokens).multiple_of(8),
+                Padded::from(tokens).with_multiple_of(8),
                 ragged,
                 maybe,
                 vec![0u8; 5],

@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use pinfeed::dataset::Pass;
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{RandomSampler, Sampler, SequentialSampler};
 use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, from_fn};
 
@@ -15,7 +16,14 @@ impl Sampler for Balanced {
     }
 
     fn index(&self, epoch: u64, position: u64) -> u64 {
-        u64::from(SampleRng::for_sampler(self.0, epoch, position).bool(0.5))
+        u64::from(
+            SampleRng::for_sampler(RngKey {
+                seed: self.0,
+                epoch,
+                position,
+            })
+            .bool(0.5),
+        )
     }
 }
 
@@ -49,17 +57,26 @@ fn order(sampler: impl Sampler) -> Vec<i64> {
 fn an_order_is_chosen_when_the_program_runs() {
     let chosen = |name: &str| -> Box<dyn Sampler> {
         match name {
-            "random" => Box::new(RandomSampler::new(40, 9)),
+            "random" => Box::new(RandomSampler::with_seed(40, 9)),
             "few" => Box::new(vec![3, 1]),
             _ => Box::new(SequentialSampler::new(40)),
         }
     };
     assert_eq!(order(chosen("few")), [3, 1]);
     assert_eq!(order(chosen("")), order(SequentialSampler::new(40)));
-    assert_eq!(order(chosen("random")), order(RandomSampler::new(40, 9)));
-    let shared: Arc<dyn Sampler> = Arc::new(RandomSampler::new(40, 9));
-    assert_eq!(order(Arc::clone(&shared)), order(RandomSampler::new(40, 9)));
-    assert_eq!(order(Box::new(shared)), order(RandomSampler::new(40, 9)));
+    assert_eq!(
+        order(chosen("random")),
+        order(RandomSampler::with_seed(40, 9))
+    );
+    let shared: Arc<dyn Sampler> = Arc::new(RandomSampler::with_seed(40, 9));
+    assert_eq!(
+        order(Arc::clone(&shared)),
+        order(RandomSampler::with_seed(40, 9))
+    );
+    assert_eq!(
+        order(Box::new(shared)),
+        order(RandomSampler::with_seed(40, 9))
+    );
     assert!(!chosen("few").is_empty());
 }
 

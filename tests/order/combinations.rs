@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use pinfeed::loader::{LastBatch, LoaderState, OnError, World};
 use pinfeed::padded::{Padded, PaddedTensor};
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::WeightedRandomSampler;
 use pinfeed::{DataLoader, Error, SampleRng, Tensor, from_fn};
 
@@ -35,7 +36,14 @@ const GLOBAL_BATCH: usize = 6;
 const EPOCH: u64 = 3;
 
 fn is_bad(job: Job, index: u64) -> bool {
-    job.on_error != OnError::Fail && SampleRng::new(job.seed, 9, index).below(5) == 0
+    job.on_error != OnError::Fail
+        && SampleRng::for_sample(RngKey {
+            seed: job.seed,
+            epoch: 9,
+            position: index,
+        })
+        .below(5)
+            == 0
 }
 
 /// As long as it is, and all of one number.
@@ -49,7 +57,11 @@ fn loader(job: Job, run: Run, rank: usize) -> DataLoader<Batch> {
             return Err("it is bad".into());
         }
         let drawn = rng.range(0..1_000_000i64);
-        Ok((index as i64, drawn, Padded::from(padded(index)).value(-1)))
+        Ok((
+            index as i64,
+            drawn,
+            Padded::from(padded(index)).with_value(-1),
+        ))
     });
     let world = World::new(rank, run.ranks * run.replicas).unwrap();
     let builder = DataLoader::builder(samples)

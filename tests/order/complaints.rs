@@ -159,7 +159,7 @@ fn ranks_may_leave_an_epoch_anywhere() {
         })
         .collect();
     for (rank, loader) in loaders.iter().enumerate() {
-        let mut epochs = loader.epochs(0..2).to_device(&device, 2);
+        let mut epochs = loader.epochs(0..2).prefetch_to_device(&device, 2);
         let first = epochs.next().unwrap();
         first.take(rank + 1).for_each(|batch| drop(batch.unwrap()));
         assert_eq!(epochs.next().unwrap().count(), 5);
@@ -177,7 +177,7 @@ fn a_budget_below_one_batch_is_no_deadlock() {
         .num_workers(2)
         .pin_memory(&device);
     let loader = builder.build().unwrap();
-    for epoch in loader.epochs(0..2).to_device(&device, 1) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 1) {
         assert_eq!(epoch.filter(Result::is_ok).count(), 4);
     }
     assert_eq!(loader.stats().unpinned, 4);
@@ -203,7 +203,11 @@ fn nothing_is_left_over_from_an_epoch() {
             builder = builder.prefetch(prefetch);
         }
         let loader = builder.pin_memory(&device).build().unwrap();
-        for (number, epoch) in loader.epochs(0..100).to_device(&device, 2).enumerate() {
+        for (number, epoch) in loader
+            .epochs(0..100)
+            .prefetch_to_device(&device, 2)
+            .enumerate()
+        {
             // Some are left by break.
             let some = if number % 3 == 1 { 2 } else { usize::MAX };
             epoch.take(some).for_each(|batch| drop(batch.unwrap()));

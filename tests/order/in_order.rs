@@ -3,12 +3,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use proptest::prelude::*;
 
-use pinfeed::loader::{BatchInfo, Builder, LastBatch, LoaderState, World};
+use pinfeed::loader::{BatchInfo, Builder, LastBatch, LoaderState, TryNext, World};
 use pinfeed::{
     BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, from_fn,
 };
@@ -113,9 +112,9 @@ fn a_slow_batch_holds_nobody_up() {
         let mut came = Vec::new();
         for left in (0..10).rev() {
             if left == 0 {
-                assert!(epoch.try_next().is_pending());
+                assert!(matches!(epoch.try_next(), TryNext::NotYet));
                 let wait = Duration::from_millis(1);
-                assert!(epoch.next_timeout(wait).is_pending());
+                assert!(matches!(epoch.next_timeout(wait), TryNext::NotYet));
                 opens.0.open();
             }
             let (batch, info) = epoch.next().unwrap().unwrap();
@@ -145,7 +144,7 @@ fn a_slow_batch_holds_no_copy_up() {
         let loader = build(builder.in_order(false), pins.then_some(&device));
         let expected = [ordered(40, 4, 0), ordered(40, 4, 1)];
         let mut seen = Vec::new();
-        for epoch in loader.epochs(0..2).to_device(&device, depth) {
+        for epoch in loader.epochs(0..2).prefetch_to_device(&device, depth) {
             let (number, len) = (epoch.number(), epoch.len());
             for (at, batch) in epoch.with_info().enumerate() {
                 let (batch, info) = batch.unwrap();
@@ -177,7 +176,10 @@ fn it_goes_so_far_beyond_a_slow_batch() {
             .map(|_| epoch.next().unwrap().unwrap().1.batch())
             .collect();
         came.push(epoch.next().unwrap().unwrap().1.batch());
-        assert!(epoch.next_timeout(Duration::from_millis(20)).is_pending());
+        assert!(matches!(
+            epoch.next_timeout(Duration::from_millis(20)),
+            TryNext::NotYet
+        ));
         came.sort_unstable();
         assert_eq!(came, [0].into_iter().chain(2..66).collect::<Vec<_>>());
         let state = epoch.state();
@@ -220,7 +222,7 @@ fn a_batch_that_fails_is_not_waited_for_either() {
         let (mut firsts, mut failed) = (Vec::new(), 0);
         for at in 0..6 {
             if at == 5 {
-                assert!(epoch.try_next().is_pending());
+                assert!(matches!(epoch.try_next(), TryNext::NotYet));
                 opens.0.open();
             }
             match epoch.next().unwrap() {
@@ -376,7 +378,7 @@ fn part(job: Job, run: Run, rank: usize, number: u64, state: &LoaderState) -> (S
             batches.map(|(batch, info)| (rows(&batch), info)).collect()
         }
         Some(depth) => {
-            let mut epochs = epochs.to_device(&Device::cpu(), depth);
+            let mut epochs = epochs.prefetch_to_device(&Device::cpu(), depth);
             let epoch = epochs.next().unwrap().with_info().take(run.stops_after);
             let batches = epoch.map(|batch| batch.unwrap());
             batches
@@ -570,9 +572,9 @@ fn who_only_asks_gets_all() {
     let mut seen = Vec::new();
     loop {
         match epoch.try_next() {
-            Poll::Ready(Some(batch)) => seen.extend(batch.unwrap().0.to_vec()),
-            Poll::Ready(None) => break,
-            Poll::Pending => std::thread::yield_now(),
+            TryNext::Batch(batch) => seen.extend(batch.unwrap().0.to_vec()),
+            TryNext::End => break,
+            TryNext::NotYet => std::thread::yield_now(),
         }
         if seen.len() == 57 {
             opens.0.open();

@@ -89,7 +89,7 @@ fn ranks_send_to_their_devices() {
             .pin_memory(&device)
             .build()
             .unwrap();
-        for epoch in loader.epochs(0..3).to_device(&device, 2) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
             assert_eq!(epoch.len(), 4);
             for (number, batch) in epoch.enumerate() {
                 let batch = batch.unwrap().to_host(false).unwrap().wait().unwrap();

@@ -92,7 +92,7 @@ fn part(job: Job, run: Run, rank: usize, number: u64, state: &LoaderState) -> (S
         }
         Some(depth) => {
             let epoch = epochs
-                .to_device(&Device::cpu(), depth)
+                .prefetch_to_device(&Device::cpu(), depth)
                 .next()
                 .unwrap()
                 .with_info();
@@ -240,7 +240,7 @@ fn what_was_given_out_counts() {
         );
         assert_eq!(loader.state(), epoch.state());
     }
-    let mut epoch = epoch.to_device(&device, 3);
+    let mut epoch = epoch.prefetch_to_device(&device, 3);
     assert_eq!(epoch.state().position(), 36);
     epoch.next().unwrap().unwrap();
     assert_eq!(epoch.state().position(), 48);

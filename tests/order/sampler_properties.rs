@@ -6,6 +6,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 
 use pinfeed::loader::{LastBatch, LoaderState, World};
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{
     BatchSampler, FixedBatchSampler, GroupedBatchSampler, MixtureSampler, RandomSampler, Sampler,
     SequentialSampler, SubsetRandomSampler, TokenBatchSampler, WeightedRandomSampler,
@@ -27,7 +28,12 @@ struct Made {
 impl Made {
     /// A number for each sample, below `end`.
     fn number(self, index: u64, end: u64) -> u64 {
-        SampleRng::new(self.seed, 0, index).range(0..end)
+        SampleRng::for_sample(RngKey {
+            seed: self.seed,
+            epoch: 0,
+            position: index,
+        })
+        .range(0..end)
     }
 
     fn weight(self, index: u64) -> f64 {
@@ -111,13 +117,13 @@ fn sequential(made: Made) -> Case {
 fn random(made: Made) -> Case {
     samples(
         made,
-        RandomSampler::new(made.len, made.seed),
+        RandomSampler::with_seed(made.len, made.seed),
         move |order| is_all_once(order, made.len),
     )
 }
 
 fn random_of_another_length(made: Made) -> Case {
-    let sampler = RandomSampler::new(made.len, made.seed).num_samples(made.num);
+    let sampler = RandomSampler::with_seed(made.len, made.seed).with_num_samples(made.num);
     samples(made, sampler, move |order| {
         order.len() as u64 == made.num
             && order
@@ -127,8 +133,8 @@ fn random_of_another_length(made: Made) -> Case {
 }
 
 fn random_with_replacement(made: Made) -> Case {
-    let sampler = RandomSampler::new(made.len, made.seed);
-    let sampler = sampler.with_replacement().num_samples(made.num);
+    let sampler = RandomSampler::with_seed(made.len, made.seed);
+    let sampler = sampler.with_replacement().with_num_samples(made.num);
     samples(made, sampler, move |order| {
         order.len() as u64 == made.num && order.iter().all(|index| *index < made.len)
     })
@@ -165,7 +171,7 @@ fn mixture(made: Made) -> Case {
     let (first, second) = (made.len.div_ceil(2), made.len / 2);
     let weights = [2.0, if second > 0 { 1.0 } else { 0.0 }];
     let sampler = MixtureSampler::new(&[first, second], &weights, made.seed).unwrap();
-    samples(made, sampler.num_samples(made.num), move |order| {
+    samples(made, sampler.with_num_samples(made.num), move |order| {
         let share = if second > 0 { 2.0 / 3.0 } else { 1.0 };
         let own = order.iter().filter(|index| **index < first).count() as f64;
         order.len() as u64 == made.num
@@ -183,7 +189,9 @@ fn grouped(made: Made) -> Case {
     let group = move |index: u64| made.number(index, 3);
     let (most, drops) = (1 + made.num as usize % 7, made.option.is_multiple_of(3));
     let sampler = GroupedBatchSampler::new((0..made.len).map(group), most, made.seed).unwrap();
-    let sampler = sampler.shuffle(made.option % 2 == 1).drop_last(drops);
+    let sampler = sampler
+        .with_shuffle(made.option % 2 == 1)
+        .with_drop_last(drops);
     lists(made, sampler, move |batches| {
         let all = batches.concat();
         let is_one_group = |batch: &Vec<u64>| {
@@ -199,7 +207,7 @@ fn grouped(made: Made) -> Case {
 fn token(made: Made) -> Case {
     let length = move |index: u64| made.number(index, 9) as u32;
     let sampler = TokenBatchSampler::new((0..made.len).map(length), 24, made.seed).unwrap();
-    let sampler = sampler.shuffle(made.option % 2 == 1);
+    let sampler = sampler.with_shuffle(made.option % 2 == 1);
     lists(made, sampler, move |batches| {
         let is_within = |batch: &Vec<u64>| {
             let longest = batch.iter().map(|index| length(*index)).max();
@@ -210,7 +218,7 @@ fn token(made: Made) -> Case {
 }
 
 fn fixed(made: Made) -> Case {
-    let inner = RandomSampler::new(made.len, made.seed).num_samples(made.num);
+    let inner = RandomSampler::with_seed(made.len, made.seed).with_num_samples(made.num);
     let size = 1 + made.option as usize;
     let sampler = FixedBatchSampler::new(inner, size).unwrap();
     lists(made, sampler, move |batches| {

@@ -1,13 +1,17 @@
 //! What the samplers promise: which samples an epoch has, how often, and that any worker may ask for any position.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 
+use pinfeed::collate::Stack;
+use pinfeed::loader::Builder;
 use pinfeed::sampler::{
-    MixtureSampler, RandomSampler, Sampler, SubsetRandomSampler, WeightedRandomSampler,
+    FixedBatchSampler, MixtureSampler, RandomSampler, Sampler, SubsetRandomSampler,
+    WeightedRandomSampler,
 };
-use pinfeed::{DataLoader, Error};
+use pinfeed::{DataLoader, Dataset, Error, from_fn};
 
 fn order(sampler: &dyn Sampler, epoch: u64) -> Vec<u64> {
     let mut order = vec![0; sampler.len() as usize];
@@ -57,7 +61,7 @@ fn samplers() -> impl Strategy<Value = Box<dyn Sampler>> {
     prop_oneof![
         (1u64..200, any::<u64>(), 0u64..500, any::<bool>()).prop_map(
             |(len, seed, num_samples, replacement)| {
-                let sampler = RandomSampler::new(len, seed).num_samples(num_samples);
+                let sampler = RandomSampler::with_seed(len, seed).with_num_samples(num_samples);
                 Box::new(if replacement {
                     sampler.with_replacement()
                 } else {
@@ -86,7 +90,7 @@ fn samplers() -> impl Strategy<Value = Box<dyn Sampler>> {
         (mixture, 0u64..300).prop_map(|((sets, seed), num_samples)| {
             let (lengths, weights): (Vec<u64>, Vec<f64>) = sets.into_iter().unzip();
             let mixture = MixtureSampler::new(&lengths, &weights, seed).unwrap();
-            Box::new(mixture.num_samples(num_samples)) as Box<dyn Sampler>
+            Box::new(mixture.with_num_samples(num_samples)) as Box<dyn Sampler>
         }),
     ]
 }
@@ -124,7 +128,7 @@ proptest! {
 
     #[test]
     fn long_epochs_are_whole_permutations_and_a_part_of_one(len in 1u64..70, num_samples in 0u64..300, seed: u64, epoch: u64) {
-        let order = order(&RandomSampler::new(len, seed).num_samples(num_samples), epoch);
+        let order = order(&RandomSampler::with_seed(len, seed).with_num_samples(num_samples), epoch);
         for pass in order.chunks(len as usize) {
             let mut seen = sorted(pass.to_vec());
             seen.dedup();
@@ -135,7 +139,7 @@ proptest! {
 
     #[test]
     fn short_epochs_begin_as_long_ones(len in 1u64..200, num_samples in 0u64..200, seed: u64, epoch: u64) {
-        let (all, some) = (RandomSampler::new(len, seed), RandomSampler::new(len, seed).num_samples(num_samples));
+        let (all, some) = (RandomSampler::with_seed(len, seed), RandomSampler::with_seed(len, seed).with_num_samples(num_samples));
         let common = len.min(num_samples) as usize;
         prop_assert_eq!(&order(&all, epoch)[..common], &order(&some, epoch)[..common]);
     }
@@ -167,7 +171,7 @@ proptest! {
         let (lengths, weights): (Vec<u64>, Vec<f64>) = sets.into_iter().unzip();
         let sum: f64 = weights.iter().sum();
         prop_assume!(sum > 0.0);
-        let mixture = MixtureSampler::new(&lengths, &weights, seed).unwrap().num_samples(num_samples);
+        let mixture = MixtureSampler::new(&lengths, &weights, seed).unwrap().with_num_samples(num_samples);
         let ends: Vec<u64> = lengths.iter().scan(0, |end, len| { *end += len; Some(*end) }).collect();
         for (start, allowed) in [(0, 1.7), (first, 3.4)] {
             let mut counts = vec![0u64; lengths.len()];
@@ -187,8 +191,8 @@ proptest! {
     fn mixtures_go_through_each_data_set(sets in prop::collection::vec((1u64..30, 0.05..1.0f64), 1..6), seed: u64, num_samples in 1u64..50) {
         let (lengths, weights): (Vec<u64>, Vec<f64>) = sets.into_iter().unzip();
         let mixture = MixtureSampler::new(&lengths, &weights, seed).unwrap();
-        let whole = order(&mixture.clone().num_samples(20 * num_samples), 0);
-        let short = mixture.num_samples(num_samples);
+        let whole = order(&mixture.clone().with_num_samples(20 * num_samples), 0);
+        let short = mixture.with_num_samples(num_samples);
         let run: Vec<u64> = (0..20).flat_map(|epoch| order(&short, epoch)).collect();
         prop_assert_eq!(&run, &whole);
         let mut offset = 0;
@@ -215,19 +219,19 @@ fn epochs_have_what_pytorchs_have() {
     #[rustfmt::skip]
     let table: Vec<Row<'_>> = vec![
         // RandomSampler(range(5))
-        (Box::new(RandomSampler::new(5, 7)), 5, Some(&[1, 1, 1, 1, 1])),
+        (Box::new(RandomSampler::with_seed(5, 7)), 5, Some(&[1, 1, 1, 1, 1])),
         // RandomSampler(range(5), num_samples=3)
-        (Box::new(RandomSampler::new(5, 7).num_samples(3)), 3, Some(&[0, 0, 1, 1, 1])),
+        (Box::new(RandomSampler::with_seed(5, 7).with_num_samples(3)), 3, Some(&[0, 0, 1, 1, 1])),
         // RandomSampler(range(5), num_samples=10)
-        (Box::new(RandomSampler::new(5, 7).num_samples(10)), 10, Some(&[2, 2, 2, 2, 2])),
+        (Box::new(RandomSampler::with_seed(5, 7).with_num_samples(10)), 10, Some(&[2, 2, 2, 2, 2])),
         // RandomSampler(range(5), num_samples=12)
-        (Box::new(RandomSampler::new(5, 7).num_samples(12)), 12, Some(&[2, 2, 2, 3, 3])),
+        (Box::new(RandomSampler::with_seed(5, 7).with_num_samples(12)), 12, Some(&[2, 2, 2, 3, 3])),
         // RandomSampler(range(5), replacement=True)
-        (Box::new(RandomSampler::new(5, 7).with_replacement()), 5, None),
+        (Box::new(RandomSampler::with_seed(5, 7).with_replacement()), 5, None),
         // RandomSampler(range(5), replacement=True, num_samples=12)
-        (Box::new(RandomSampler::new(5, 7).with_replacement().num_samples(12)), 12, None),
+        (Box::new(RandomSampler::with_seed(5, 7).with_replacement().with_num_samples(12)), 12, None),
         // RandomSampler(range(1), replacement=True, num_samples=3)
-        (Box::new(RandomSampler::new(1, 7).with_replacement().num_samples(3)), 3, Some(&[0, 0, 0, 0, 3])),
+        (Box::new(RandomSampler::with_seed(1, 7).with_replacement().with_num_samples(3)), 3, Some(&[0, 0, 0, 0, 3])),
         // SubsetRandomSampler([4, 2])
         (Box::new(subset(&[4, 2])), 2, Some(&[0, 0, 0, 1, 1])),
         // SubsetRandomSampler([3, 3, 1])
@@ -258,9 +262,9 @@ fn epochs_have_what_pytorchs_have() {
 
 #[test]
 fn draws_with_replacement_are_even_and_independent() {
-    let sampler = RandomSampler::new(20, 3)
+    let sampler = RandomSampler::with_seed(20, 3)
         .with_replacement()
-        .num_samples(50_000);
+        .with_num_samples(50_000);
     let order = order(&sampler, 5);
     assert!(deviations(&counts(&order, 20), &[1.0; 20]) < 4.0);
     let pairs: Vec<u64> = order
@@ -276,7 +280,7 @@ fn draws_with_replacement_are_even_and_independent() {
 #[test]
 fn the_part_of_a_permutation_is_evenly_drawn() {
     // The last 3 of 10 positions, of 7 samples, in many epochs; and all pairs of them with what came first.
-    let sampler = RandomSampler::new(7, 3).num_samples(10);
+    let sampler = RandomSampler::with_seed(7, 3).with_num_samples(10);
     let orders: Vec<Vec<u64>> = (0..20_000).map(|epoch| order(&sampler, epoch)).collect();
     let last: Vec<u64> = orders
         .iter()
@@ -357,7 +361,7 @@ fn a_mixtures_passes_are_evenly_drawn_and_independent() {
     // Three samples among many others: the orders of all passes, and of one pass and the next.
     let sampler = MixtureSampler::new(&[1_000, 3], &[0.5, 0.5], 3)
         .unwrap()
-        .num_samples(60_000);
+        .with_num_samples(60_000);
     let own: Vec<u64> = order(&sampler, 4)
         .into_iter()
         .filter_map(|index| index.checked_sub(1_000))
@@ -396,9 +400,9 @@ fn a_mixtures_passes_are_evenly_drawn_and_independent() {
 fn a_million_millions_cost_nothing() {
     const HUGE: u64 = 1_000_000_000_000;
     let samplers: [Box<dyn Sampler>; 4] = [
-        Box::new(RandomSampler::new(HUGE, 3).num_samples(3 * HUGE)),
-        Box::new(RandomSampler::new(HUGE, 3).with_replacement()),
-        Box::new(RandomSampler::new(3, 3).num_samples(HUGE)),
+        Box::new(RandomSampler::with_seed(HUGE, 3).with_num_samples(3 * HUGE)),
+        Box::new(RandomSampler::with_seed(HUGE, 3).with_replacement()),
+        Box::new(RandomSampler::with_seed(3, 3).with_num_samples(HUGE)),
         Box::new(MixtureSampler::new(&[HUGE, HUGE / 7, 5], &[0.6, 0.4, 0.001], 3).unwrap()),
     ];
     for sampler in samplers {
@@ -417,7 +421,7 @@ fn a_million_millions_cost_nothing() {
 #[test]
 fn epochs_and_seeds_have_their_own_orders() {
     let weights = [1.0; 40];
-    let random = |seed| RandomSampler::new(40, seed);
+    let random = |seed| RandomSampler::with_seed(40, seed);
     let weighted = move |seed| WeightedRandomSampler::new(&weights, 40, seed).unwrap();
     type Make = Box<dyn Fn(u64) -> Box<dyn Sampler>>;
     let makers: [Make; 5] = [
@@ -434,7 +438,7 @@ fn epochs_and_seeds_have_their_own_orders() {
         assert_ne!(order(&*sampler, 0), order(&*make(2), 0));
     }
     // One permutation behind the other, each its own.
-    let long = order(&random(1).num_samples(80), 0);
+    let long = order(&random(1).with_num_samples(80), 0);
     assert_ne!(long[..40], long[40..]);
     assert_eq!(long[..40], order(&random(1), 0)[..]);
 }
@@ -442,7 +446,7 @@ fn epochs_and_seeds_have_their_own_orders() {
 #[test]
 fn weights_that_nothing_can_be_drawn_by_are_refused() {
     let refused = |weights: &[f64]| match WeightedRandomSampler::new(weights, 3, 7) {
-        Err(Error::Option { option, reason }) => {
+        Err(Error::InvalidOption { option, reason }) => {
             assert_eq!(option, "WeightedRandomSampler::new");
             reason
         }
@@ -510,7 +514,7 @@ fn an_order_that_does_not_fit_the_data_set_is_an_error_of_its_batch() {
 
     let nothing: Vec<i64> = Vec::new();
     let loader = DataLoader::builder(nothing)
-        .sampler(RandomSampler::new(0, 7).num_samples(2))
+        .sampler(RandomSampler::with_seed(0, 7).with_num_samples(2))
         .build()
         .unwrap();
     let error = loader.epoch(0).next().unwrap().unwrap_err().to_string();
@@ -527,7 +531,7 @@ fn workers_change_nothing() {
     let weighted = WeightedRandomSampler::new(&weights, 400, 7).unwrap();
     let mixture = MixtureSampler::new(&[450, 50], &[0.7, 0.3], 7).unwrap();
     let samplers: [Box<dyn Fn() -> Box<dyn Sampler>>; 3] = [
-        Box::new(|| Box::new(RandomSampler::new(500, 7).num_samples(1_100))),
+        Box::new(|| Box::new(RandomSampler::with_seed(500, 7).with_num_samples(1_100))),
         Box::new(move || Box::new(weighted.clone().without_replacement().unwrap())),
         Box::new(move || Box::new(mixture.clone())),
     ];
@@ -557,10 +561,10 @@ fn fingerprints_tell_orders_apart() {
         |weights: &[f64], count, seed| WeightedRandomSampler::new(weights, count, seed).unwrap();
     let mixture = |weights: &[f64], seed| MixtureSampler::new(&[60, 40], weights, seed).unwrap();
     let many: [Box<dyn Sampler>; 14] = [
-        Box::new(RandomSampler::new(100, 7)),
-        Box::new(RandomSampler::new(100, 8)),
-        Box::new(RandomSampler::new(100, 7).num_samples(90)),
-        Box::new(RandomSampler::new(100, 7).with_replacement()),
+        Box::new(RandomSampler::with_seed(100, 7)),
+        Box::new(RandomSampler::with_seed(100, 8)),
+        Box::new(RandomSampler::with_seed(100, 7).with_num_samples(90)),
+        Box::new(RandomSampler::with_seed(100, 7).with_replacement()),
         Box::new(SubsetRandomSampler::new(0..50, 7).unwrap()),
         Box::new(SubsetRandomSampler::new(1..51, 7).unwrap()),
         Box::new(weighted(&[1.0, 2.0, 3.0], 3, 7)),
@@ -586,4 +590,49 @@ fn fingerprints_tell_orders_apart() {
         again.fingerprint(),
         weighted(&[1.0, 2.0, 3.0], 3, 7).fingerprint()
     );
+}
+
+/// `RandomSampler::new` has the loader's seed, wherever it lies, and one with a seed of its own keeps it.
+#[test]
+fn samplers_take_the_loaders_seed() {
+    fn order<D: Dataset<Sample = i64>>(builder: Builder<D, Stack>) -> Vec<i64> {
+        let loader = builder.seed(17).build().unwrap();
+        let epoch = loader.epoch(3);
+        epoch.flat_map(|batch| batch.unwrap().to_vec()).collect()
+    }
+    let numbers = || DataLoader::builder(from_fn(40, |index, _| Ok(index as i64)));
+    let listed = |sampler: FixedBatchSampler| order(numbers().batch_sampler(sampler));
+    let shuffled = order(numbers().shuffle(true));
+    let random = || RandomSampler::new(40);
+    assert_eq!(order(numbers().sampler(random())), shuffled);
+    assert_eq!(
+        order(numbers().sampler(Box::new(random()) as Box<dyn Sampler>)),
+        shuffled
+    );
+    assert_eq!(
+        order(numbers().sampler(Arc::new(random()) as Arc<dyn Sampler>)),
+        shuffled
+    );
+    assert_eq!(
+        listed(FixedBatchSampler::new(random(), 7).unwrap()),
+        shuffled
+    );
+    // The seed of a sampler's own is the sampler's, and so is the order of one that is shared.
+    let own = order(numbers().sampler(RandomSampler::with_seed(40, 5)));
+    assert_eq!(
+        own,
+        order(numbers().sampler(Arc::new(RandomSampler::with_seed(40, 5))))
+    );
+    assert_eq!(
+        listed(FixedBatchSampler::new(RandomSampler::with_seed(40, 5), 7).unwrap()),
+        own
+    );
+    assert_ne!(own, shuffled);
+    let shared: Arc<dyn Sampler> = Arc::new(random());
+    let unseeded = order(numbers().sampler(Arc::clone(&shared)));
+    assert_eq!(
+        unseeded,
+        order(numbers().sampler(RandomSampler::with_seed(40, 0)))
+    );
+    drop(shared);
 }

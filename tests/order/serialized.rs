@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use pinfeed::loader::{LoaderState, StreamLoader, StreamState};
-use pinfeed::stream::{self, StreamSource};
+use pinfeed::iterable::{self, IterableDataset};
+use pinfeed::loader::{IterableLoader, IterableState, LoaderState};
 use pinfeed::{DataLoader, Tensor, from_fn};
 
 /// What a program saves.
@@ -21,9 +21,9 @@ fn numbers() -> DataLoader<Tensor<i64>> {
     loader.seed(5).num_workers(2).build().unwrap()
 }
 
-fn streamed() -> StreamLoader<Tensor<i64>> {
-    let numbers = stream::from_fn(|_, _| Ok((0..100i64).map(Ok))).shuffle(10);
-    let loader = DataLoader::stream(numbers).batch_size(8).seed(5);
+fn streamed() -> IterableLoader<Tensor<i64>> {
+    let numbers = iterable::from_fn(|_, _| Ok((0..100i64).map(Ok))).shuffle(10);
+    let loader = DataLoader::iterable(numbers).batch_size(8).seed(5);
     loader.num_workers(2).build().unwrap()
 }
 
@@ -79,7 +79,7 @@ fn a_stream_goes_on_from_a_programs_own_checkpoint() {
     assert_eq!(rest, expected);
     assert_eq!(rest.len(), 10);
 
-    there_and_back(StreamState::default());
+    there_and_back(IterableState::default());
 }
 
 /// It is the line of text that [`LoaderState`]'s documentation describes, and what is no state is refused with its own words.
@@ -97,6 +97,6 @@ fn a_state_is_its_line_of_text() {
             .to_string()
             .contains("no loader's state")
     );
-    let wrong = serde_json::from_value::<StreamState>(json!(state.to_string()));
+    let wrong = serde_json::from_value::<IterableState>(json!(state.to_string()));
     assert!(wrong.unwrap_err().to_string().contains("state"));
 }

@@ -34,8 +34,11 @@ fn loader(setting: &Setting, devices: &[Device]) -> DataLoader<Pair> {
         .seed(17)
         .last_batch(setting.last_batch)
         .num_workers(setting.workers)
-        .world(setting.world)
-        .pin_memory(devices);
+        .world(setting.world);
+    let builder = match devices {
+        [] => builder,
+        _ => builder.pin_memory(devices),
+    };
     let builder = match setting.lists {
         true => {
             let lists =
@@ -110,7 +113,7 @@ fn devices_get_what_as_many_ranks_would() {
                         };
                         let alone = devices(1);
                         let other = self::loader(&setting, &alone);
-                        let expected = batches(other.epoch(epoch).to_device(&alone[0], 1));
+                        let expected = batches(other.epoch(epoch).prefetch_to_device(&alone[0], 1));
                         assert_eq!(
                             *found, expected,
                             "{last_batch:?}, rank {rank} of {ranks}, device {device} of {count}"
@@ -216,7 +219,7 @@ fn a_state_goes_on_with_any_number_of_devices() {
             .unwrap()
             .flat_map(|epoch| {
                 epoch
-                    .to_device(&alone[0], 1)
+                    .prefetch_to_device(&alone[0], 1)
                     .flat_map(|batch| rows(&batch.unwrap()))
             })
             .collect();
@@ -369,7 +372,7 @@ fn devices_need_not_be_those_that_are_pinned_for() {
         assert_eq!(each(loader.epoch(2).split(&twice, 2)), found);
         assert!(loader.epoch(2).split::<Device>(&[], 2).is_empty());
         // Without a split, the rank's batches come one after the other.
-        let whole: Vec<Rows> = batches(loader.epoch(2).to_device(&own[0], 1));
+        let whole: Vec<Rows> = batches(loader.epoch(2).prefetch_to_device(&own[0], 1));
         for (step, batch) in whole.iter().take(found[0].len() * 2).enumerate() {
             assert_eq!(*batch, found[step % 2][step / 2]);
         }
@@ -381,7 +384,7 @@ fn devices_need_not_be_those_that_are_pinned_for() {
 fn what_is_left_of_an_epoch_is_shared() {
     let own = devices(2);
     let loader = loader(&ALONE, &own);
-    let whole = batches(loader.epoch(3).to_device(&own[0], 1));
+    let whole = batches(loader.epoch(3).prefetch_to_device(&own[0], 1));
     let mut epoch = loader.epoch(3);
     epoch.next().unwrap().unwrap();
     let found = each(epoch.split(&own, 2));

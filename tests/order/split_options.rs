@@ -3,11 +3,10 @@
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Condvar, Mutex};
-use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
-use pinfeed::loader::{Builder, DeviceEpoch, LastBatch, OnError, World};
+use pinfeed::loader::{Builder, DeviceEpoch, LastBatch, OnError, TryNext, World};
 use pinfeed::sampler::{BatchSampler, Batches};
 use pinfeed::{
     BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, from_fn,
@@ -92,7 +91,11 @@ fn bad_samples_are_treated_as_on_ranks() {
                 for (device, found) in found.iter().enumerate() {
                     let world = World::new(rank * count + device, ranks * count).unwrap();
                     let alone = devices(1);
-                    let expected = batches(build(world, &alone).epoch(1).to_device(&alone[0], 1));
+                    let expected = batches(
+                        build(world, &alone)
+                            .epoch(1)
+                            .prefetch_to_device(&alone[0], 1),
+                    );
                     // (An error tells the batch's number on its rank.)
                     let ok = |batch: &Result<Rows, String>| batch.clone().ok();
                     assert!(
@@ -207,9 +210,9 @@ fn who_only_asks_gets_all_batches_of_all_devices() {
                     _ => epoch.try_next(),
                 };
                 match next {
-                    Poll::Ready(Some(batch)) => seen[device].extend(rows(batch.unwrap())),
-                    Poll::Ready(None) => over[device] = true,
-                    Poll::Pending => thread::yield_now(),
+                    TryNext::Batch(batch) => seen[device].extend(rows(batch.unwrap())),
+                    TryNext::End => over[device] = true,
+                    TryNext::NotYet => thread::yield_now(),
                 }
             }
             if over[1] {

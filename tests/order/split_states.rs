@@ -279,7 +279,7 @@ fn what_is_left_of_one_device_is_not_shared() {
     for in_order in [false, true] {
         let state = {
             let loader = loader(FIRST, &own, 160);
-            let mut epoch = loader.epoch(0).to_device(&own[0], 1);
+            let mut epoch = loader.epoch(0).prefetch_to_device(&own[0], 1);
             some(&mut epoch, 5);
             saved(loader.state())
         };

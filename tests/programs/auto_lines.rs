@@ -4,8 +4,8 @@ use std::error::Error;
 use std::fs;
 use std::io::{BufRead, BufReader};
 
-use pinfeed::loader::{StreamState, Workers};
-use pinfeed::{BoxError, DataLoader, stream};
+use pinfeed::loader::{IterableState, Workers};
+use pinfeed::{BoxError, DataLoader, iterable};
 
 pub fn main() -> Result<(), Box<dyn Error>> {
     let folder = tempfile::tempdir()?;
@@ -14,7 +14,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     fs::write(&path, text)?;
     let open = || {
         let path = path.clone();
-        let lines = stream::from_fn(move |_epoch, _shard| {
+        let lines = iterable::from_fn(move |_epoch, _shard| {
             let lines = BufReader::new(fs::File::open(&path)?).lines();
             let times = lines.map(|line| -> Result<i64, BoxError> {
                 let line = line?;
@@ -22,7 +22,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             });
             Ok(times)
         });
-        DataLoader::stream(lines).batch_size(8).num_workers(Workers::Auto).build()
+        DataLoader::iterable(lines).batch_size(8).num_workers(Workers::Auto).build()
     };
     let mut seen = Vec::new();
     let loader = open()?;
@@ -32,7 +32,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let saved = loader.state().to_string();
     drop(loader);
 
-    let state: StreamState = saved.parse()?;
+    let state: IterableState = saved.parse()?;
     let loader = open()?;
     for epoch in loader.resume(0..1, &state)? {
         for batch in epoch {

@@ -32,8 +32,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         }
         assert_eq!(sum, 99 * 50);
         let stats = train.stats();
-        println!("epoch {epoch}: {} workers, {}", stats.workers, stats.crew);
-        assert!(stats.workers >= 1 && stats.crew.is_auto());
+        println!("epoch {epoch}: {} workers, {}", stats.workers, stats.sizing);
+        assert!(stats.workers >= 1 && stats.sizing.is_auto());
     }
     println!("{}", train.stats());
     Ok(())

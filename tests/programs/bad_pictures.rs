@@ -25,7 +25,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let device = Device::cpu();
-    let pictures = ImageFolder::open(folder.path())?.transform(ImageTransform::train(16));
+    let pictures = ImageFolder::open(folder.path())?.with_transform(ImageTransform::train(16));
     let loader = DataLoader::builder(pictures)
         .batch_size(5)
         .shuffle(true)
@@ -33,7 +33,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .on_error(OnError::Replace { at_most: 10 })
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         for batch in epoch {
             let (images, _labels) = batch?;
             assert_eq!(images.shape()[..], [5, 16, 16, 3]);

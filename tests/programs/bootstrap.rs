@@ -10,7 +10,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let mean = measured.iter().sum::<f32>() / 200.0;
     let loader = DataLoader::builder(measured)
         .batch_size(200)
-        .sampler(RandomSampler::new(200, 5).with_replacement())
+        .sampler(RandomSampler::with_seed(200, 5).with_replacement())
         .build()?;
 
     let mut means = Vec::new();

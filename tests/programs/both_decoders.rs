@@ -15,8 +15,8 @@ type Loader = DataLoader<(Tensor<u8>, Tensor<i64>)>;
 
 fn loader(folder: &Path, device: &Device) -> Result<Loader, Box<dyn Error>> {
     let train = ImageFolder::open(folder)?
-        .transform(ImageTransform::train(16))
-        .decode(Decode::Both);
+        .with_transform(ImageTransform::train(16))
+        .with_decode(Decode::Both);
     Ok(DataLoader::builder(train)
         .batch_size(4)
         .shuffle(true)
@@ -32,7 +32,7 @@ fn train(folder: &Path, saved: &Path, device: &Device, until: usize) -> Result<f
     let state = fs::read_to_string(saved).unwrap_or_default();
     let state = if state.is_empty() { Default::default() } else { state.parse()? };
     let mut sum = 0.0;
-    'run: for epoch in loader.resume(0..2, &state)?.to_device(device, 2) {
+    'run: for epoch in loader.resume(0..2, &state)?.prefetch_to_device(device, 2) {
         let mut step = epoch.number() as usize * STEPS + STEPS - epoch.len();
         for batch in epoch {
             let (images, labels) = batch?;

@@ -26,7 +26,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     let buffers = DeviceBuffers::new(&device, 2)?;
     let mut graphs: HashMap<u64, Graph> = HashMap::new();
-    for epoch in loader.epochs(0..4).to_device(&buffers, 1) {
+    for epoch in loader.epochs(0..4).prefetch_to_device(&buffers, 1) {
         for batch in epoch {
             let (x, _labels) = batch?;
             let x = x.on(&stream)?;

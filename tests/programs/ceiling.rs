@@ -30,8 +30,8 @@ pub fn main() -> std::result::Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    let (steps, took) = train(loader.epoch(0).to_device(&device, 2))?;
-    let (same, at_best) = train(loader.replay(0)?.to_device(&device, 2))?;
+    let (steps, took) = train(loader.epoch(0).prefetch_to_device(&device, 2))?;
+    let (same, at_best) = train(loader.replay(0)?.prefetch_to_device(&device, 2))?;
     assert_eq!((steps, same), (8, 8));
     println!("an epoch takes {took:?}, and {at_best:?} if loading costs nothing");
     println!("{}", loader.stats()); // of the epoch, and not of the replay

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use pinfeed::loader::OnError;
 use pinfeed::packed::PackedRow;
-use pinfeed::stream::{self, StreamSource};
+use pinfeed::iterable::{self, IterableDataset};
 use pinfeed::{BoxError, DataLoader, Device, SampleRng};
 
 const CONTEXT: usize = 48;
@@ -26,7 +26,7 @@ fn label(row: PackedRow<i32>, _: &mut SampleRng) -> Result<(PackedRow<i32>, Vec<
 }
 
 pub fn main() -> Result<(), Box<dyn Error>> {
-    let lines = stream::from_fn(|_epoch, shard| {
+    let lines = iterable::from_fn(|_epoch, shard| {
         let lines = (0..300usize).map(|number| match number {
             123 => "a line without an answer".to_owned(),
             number => format!("why {}?|{}", "oh ".repeat(number % 9), "because ".repeat(number % 4)),
@@ -35,15 +35,15 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         Ok(numbered.map(|(_, line)| Ok(line)))
     });
     let device = Device::cpu();
-    let rows = lines.map(tokenise).pack(CONTEXT)?.best_fit(64);
-    let loader = DataLoader::stream(rows.map(label))
+    let rows = lines.map(tokenise).pack(CONTEXT)?.with_best_fit(64);
+    let loader = DataLoader::iterable(rows.map(label))
         .batch_size(8)
         .num_workers(2)
         .pin_memory(&device)
         .on_error(OnError::Skip { at_most: 10 })
         .build()?;
     let (mut real, mut all, mut learned) = (0, 0, 0);
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (rows, labels) = batch?;
         let mask = rows.mask.to_host(true)?.wait()?;
         let labels = labels.to_host(true)?.wait()?;

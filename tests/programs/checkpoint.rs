@@ -26,7 +26,7 @@ fn train(folder: &Path, workers: usize, steps: usize) -> Result<Vec<i64>, Box<dy
     };
     let mut seen = Vec::new();
     let mut step = 0;
-    for epoch in loader.resume(0..3, &state)?.to_device(&device, 2) {
+    for epoch in loader.resume(0..3, &state)?.prefetch_to_device(&device, 2) {
         for batch in epoch {
             let (indices, _numbers) = batch?;
             seen.extend_from_slice(indices.to_host(false)?.wait()?.as_slice());

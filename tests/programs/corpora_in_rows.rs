@@ -4,15 +4,15 @@ use std::error::Error;
 
 use pinfeed::DataLoader;
 use pinfeed::loader::World;
-use pinfeed::stream::{self, Shard, StreamSource};
+use pinfeed::iterable::{self, Shard, IterableDataset};
 
 const STEPS: u64 = 50;
 const BATCH: usize = 4;
 const CONTEXT: usize = 64;
 
 /// Documents of one kind, of which each rank has every fourth. Their first token says what they are.
-fn corpus(kind: u16, documents: u64, longest: u64) -> impl StreamSource<Sample = Vec<u16>> {
-    stream::from_fn(move |pass, shard: Shard| {
+fn corpus(kind: u16, documents: u64, longest: u64) -> impl IterableDataset<Sample = Vec<u16>> {
+    iterable::from_fn(move |pass, shard: Shard| {
         let own = (0..documents).filter(move |number| shard.keeps(*number));
         let document = move |number| [vec![kind], vec![100; ((number * 31 + pass) % longest) as usize]].concat();
         Ok(own.map(move |number| Ok(document(number))))
@@ -23,14 +23,14 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let mut documents = [0; 4];
     for rank in 0..4 {
         // Each goes on with its next pass by itself, the smallest most often.
-        let mixed = stream::mix([
+        let mixed = iterable::mix([
             (corpus(1, 900, 90).repeat().shuffle(32), 5.0),
             (corpus(2, 400, 50).repeat().shuffle(32), 4.0),
             (corpus(3, 60, 20).repeat().shuffle(8), 1.0),
         ])?;
         // Rows are shuffled, too: otherwise neighbours in a row would be neighbours in their batch. Their number ends all ranks together.
         let rows = mixed.pack(CONTEXT)?.shuffle(100).take(STEPS * BATCH as u64);
-        let loader = DataLoader::stream(rows)
+        let loader = DataLoader::iterable(rows)
             .batch_size(BATCH)
             .seed(17)
             .num_workers(2)

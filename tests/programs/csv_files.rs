@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use pinfeed::loader::OnError;
-use pinfeed::stream::{self, Line, StreamSource};
+use pinfeed::iterable::{self, Line, IterableDataset};
 use pinfeed::{BoxError, DataLoader, Device, SampleRng};
 
 /// sepal length, petal length, species
@@ -36,8 +36,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
 
     let device = Device::cpu();
-    let rows = stream::lines(files).skip_lines(1).shuffle(100).map(parse);
-    let loader = DataLoader::stream(rows)
+    let rows = iterable::lines(files).skip_lines(1).shuffle(100).map(parse);
+    let loader = DataLoader::iterable(rows)
         .batch_size(16)
         .seed(17)
         .num_workers(2)
@@ -45,7 +45,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .on_error(OnError::Skip { at_most: 10 })
         .build()?;
     let mut counts = [0; 3];
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (features, species) = batch?;
         assert_eq!(features.shape()[..], [species.len(), 2]);
         let species = species.to_host(true)?.wait()?;

@@ -27,7 +27,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     // Predictions come back while the next batch is worked on: they are waited for one batch later.
     let (mut right, mut seen) = (0, 0);
     let mut waiting: Option<(Download<f32>, Download<i64>)> = None;
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (pictures, labels) = batch?;
         let scores = model(pictures, &stream)?;
         let coming = (scores.to_host(true)?, labels.to_host(true)?);

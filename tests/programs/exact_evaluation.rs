@@ -20,7 +20,7 @@ fn evaluate(rank: usize) -> pinfeed::Result<[usize; 3]> {
         .world(World::new(rank, RANKS)?)
         .build()?;
     let [mut counted, mut right, mut steps] = [0; 3];
-    for batch in loader.epoch(0).to_device(&device, 1).with_info() {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 1).with_info() {
         let ((inputs, labels), info) = batch?;
         assert_eq!(inputs.len(), 8); // a captured graph can be launched
         let predictions = inputs.to_host(true)?; // here, the network's

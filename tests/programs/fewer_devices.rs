@@ -50,7 +50,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let device = [Device::cpu()];
     let one = loader(&device)?;
     let state = checkpoint.into_inner()?.parse()?;
-    for epoch in one.resume(0..1, &state)?.to_device(&device[0], 2) {
+    for epoch in one.resume(0..1, &state)?.prefetch_to_device(&device[0], 2) {
         for batch in epoch {
             see(&batch?)?;
         }

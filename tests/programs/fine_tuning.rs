@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use pinfeed::dataset::{Packed, Packing, document_lengths};
+use pinfeed::dataset::{PackedDataset, PackingStrategy, document_lengths};
 use pinfeed::{DataLoader, Dataset, Device, from_fn};
 
 const CONTEXT: usize = 128;
@@ -29,8 +29,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     // Packing follows from the lengths, so tokens and labels are packed alike.
     let lengths = document_lengths(&tokens)?;
-    let tokens = Packed::new(tokens, &lengths, CONTEXT, Packing::BestFit)?;
-    let labels = Packed::new(labels, &lengths, CONTEXT, Packing::BestFit)?.padding(IGNORED);
+    let tokens = PackedDataset::new(tokens, &lengths, CONTEXT, PackingStrategy::BestFit)?;
+    let labels = PackedDataset::new(labels, &lengths, CONTEXT, PackingStrategy::BestFit)?.with_padding(IGNORED);
     let padding = 1.0 - tokens.real_tokens() as f64 / (tokens.len() * CONTEXT as u64) as f64;
     println!("{} rows, of which {:.2} % are padding", tokens.len(), 100.0 * padding);
     assert!(padding < 0.03);
@@ -43,7 +43,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         let (mut answers, mut learned) = (0, 0);
         for batch in epoch {
             let (rows, labels) = batch?;

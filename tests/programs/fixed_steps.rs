@@ -13,7 +13,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         let samples: Vec<i64> = (0..len as i64).collect();
         let loader = DataLoader::builder(samples.clone())
             .batch_size(BATCH)
-            .sampler(RandomSampler::new(len, 17).num_samples(STEPS * BATCH as u64))
+            .sampler(RandomSampler::with_seed(len, 17).with_num_samples(STEPS * BATCH as u64))
             .num_workers(1)
             .build()?;
         // A tenth of them to validate with, in random order.

@@ -25,15 +25,15 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::cpu();
     for decode in [Decode::Device, Decode::Both] {
         let pictures = ImageFolder::from_list(list.clone())?
-            .transform(ImageTransform::eval(16))
-            .decode(decode);
+            .with_transform(ImageTransform::eval(16))
+            .with_decode(decode);
         let loader: DataLoader<(Tensor<u8>, Tensor<i64>)> = DataLoader::builder(pictures)
             .batch_size(6)
             .num_workers(2)
             .pin_memory(&device)
             .on_error(OnError::Skip { at_most: 10 })
             .build()?;
-        for epoch in loader.epochs(0..2).to_device(&device, 1) {
+        for epoch in loader.epochs(0..2).prefetch_to_device(&device, 1) {
             let mut seen = Vec::new();
             for batch in epoch {
                 let (images, labels) = batch?;

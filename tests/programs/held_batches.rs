@@ -16,7 +16,7 @@ fn triples(buffers: usize) -> pinfeed::Result<usize> {
         .build()?;
     let buffers = DeviceBuffers::new(&device, buffers)?;
     let (mut held, mut triples) = (VecDeque::new(), 0);
-    for batch in loader.epoch(0).to_device(&buffers, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(&buffers, 1) {
         held.push_back(batch?);
         if held.len() == 3 {
             let firsts = held.iter().map(|batch| Ok(batch.to_host(true)?.wait()?.as_slice()[0]));

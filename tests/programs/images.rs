@@ -23,10 +23,10 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     draw(&folder.path().join("val"), &CLASSES[1..], 5)?;
 
     let train = ImageFolder::open(folder.path().join("train"))?
-        .transform(ImageTransform::train(16));
+        .with_transform(ImageTransform::train(16));
     let val = ImageFolder::open(folder.path().join("val"))?
         .with_classes(train.classes())?
-        .transform(ImageTransform::eval(16));
+        .with_transform(ImageTransform::eval(16));
     println!("{} pictures of {:?}, {} to validate", train.len(), train.classes(), val.len());
     let classes = train.classes().len();
 

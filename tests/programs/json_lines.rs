@@ -5,9 +5,9 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-use pinfeed::loader::{StreamLoader, StreamState, World};
+use pinfeed::loader::{IterableLoader, IterableState, World};
 use pinfeed::padded::PaddedTensor;
-use pinfeed::stream::{self, Line, StreamSource};
+use pinfeed::iterable::{self, Line, IterableDataset};
 use pinfeed::{BoxError, DataLoader, Padded, SampleRng, Tensor};
 
 type Reviews = (PaddedTensor<u16>, Tensor<i64>);
@@ -20,8 +20,8 @@ fn parse(line: Line, _: &mut SampleRng) -> Result<(Padded<u16>, i64), BoxError> 
     Ok((Padded::from(text.bytes().map(u16::from).collect::<Vec<_>>()), stars))
 }
 
-fn loader(files: &[PathBuf], rank: usize) -> pinfeed::Result<StreamLoader<Reviews>> {
-    DataLoader::stream(stream::lines(files).shuffle(16).map(parse))
+fn loader(files: &[PathBuf], rank: usize) -> pinfeed::Result<IterableLoader<Reviews>> {
+    DataLoader::iterable(iterable::lines(files).shuffle(16).map(parse))
         .batch_size(8)
         .seed(17)
         .num_workers(2)
@@ -30,7 +30,7 @@ fn loader(files: &[PathBuf], rank: usize) -> pinfeed::Result<StreamLoader<Review
 }
 
 /// Reads to the end, or stops after some batches; returns the stars.
-fn read(loader: &StreamLoader<Reviews>, state: &StreamState, steps: usize) -> Result<(Vec<i64>, String), Box<dyn Error>> {
+fn read(loader: &IterableLoader<Reviews>, state: &IterableState, steps: usize) -> Result<(Vec<i64>, String), Box<dyn Error>> {
     let mut stars = Vec::new();
     let mut epoch = loader.resume(0..1, state)?.next().ok_or("the epoch was read")?;
     for batch in epoch.by_ref().take(steps) {
@@ -52,9 +52,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
     let mut all = Vec::new();
     for rank in 0..2 {
-        let (whole, _) = read(&loader(&files, rank)?, &StreamState::default(), usize::MAX)?;
+        let (whole, _) = read(&loader(&files, rank)?, &IterableState::default(), usize::MAX)?;
         // Interrupted after 5 steps, and resumed by another process.
-        let (mut seen, checkpoint) = read(&loader(&files, rank)?, &StreamState::default(), 5)?;
+        let (mut seen, checkpoint) = read(&loader(&files, rank)?, &IterableState::default(), 5)?;
         let (rest, _) = read(&loader(&files, rank)?, &checkpoint.parse()?, usize::MAX)?;
         seen.extend(rest);
         assert_eq!(seen, whole);

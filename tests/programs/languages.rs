@@ -16,7 +16,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let corpus = ConcatDataset::new(vec![texts(0, 10_000), texts(1, 2_500), texts(2, 100)])?;
     let weights: Vec<f64> = corpus.lengths().iter().map(|&texts| (texts as f64).sqrt()).collect(); // 100 : 50 : 10
 
-    let mixture = MixtureSampler::new(&corpus.lengths(), &weights, 17)?.num_samples(1_600);
+    let mixture = MixtureSampler::new(&corpus.lengths(), &weights, 17)?.with_num_samples(1_600);
     let loader = DataLoader::builder(corpus).batch_size(32).sampler(mixture).num_workers(2).build()?;
     for epoch in loader.epochs(0..2) {
         let mut counts = [0; 3];

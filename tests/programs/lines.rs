@@ -5,7 +5,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use pinfeed::loader::{OnError, World};
-use pinfeed::stream::{self, Line, StreamSource};
+use pinfeed::iterable::{self, Line, IterableDataset};
 use pinfeed::{BoxError, DataLoader, Device, SampleRng};
 
 /// A line of numbers becomes features with some noise, and a label.
@@ -22,7 +22,7 @@ fn parse(line: Line, rng: &mut SampleRng) -> Result<([f32; 3], i64), BoxError> {
 
 fn count(files: Vec<PathBuf>, world: World) -> Result<(usize, u64), Box<dyn Error>> {
     let device = Device::cpu();
-    let loader = DataLoader::stream(stream::lines(files).shuffle(64).map(parse))
+    let loader = DataLoader::iterable(iterable::lines(files).shuffle(64).map(parse))
         .batch_size(16)
         .seed(17)
         .num_workers(3)
@@ -31,7 +31,7 @@ fn count(files: Vec<PathBuf>, world: World) -> Result<(usize, u64), Box<dyn Erro
         .on_error(OnError::Skip { at_most: 5 })
         .build()?;
     let mut seen = 0;
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (features, labels) = batch?;
         assert_eq!(features.shape()[..], [labels.len(), 3]);
         seen += labels.len();

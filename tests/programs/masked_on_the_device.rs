@@ -23,14 +23,14 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         picture.write_to(&mut file, ImageFormat::Jpeg)?;
         let mask = (0..40).flat_map(|y| (0..60).map(move |x| u8::from(is_in(x, y)))).collect();
 
-        let image = LazyImage::encoded(file.into_inner()).decode_on(Decode::Device).transform(&transform, rng);
+        let image = LazyImage::encoded(file.into_inner()).with_decode(Decode::Device).transform(&transform, rng);
         let geometry = image.geometry()?;
-        let mask = LazyMask::labels(Tensor::from_vec(mask, &[40, 60])?)?.geometry(geometry);
+        let mask = LazyMask::labels(Tensor::from_vec(mask, &[40, 60])?)?.with_geometry(geometry);
         Ok(Scene { image, mask })
     });
     let device = Device::cpu();
     let loader = DataLoader::builder(scenes).batch_size(8).num_workers(2).pin_memory(&device).build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         let (mut right, mut pixels) = (0, 0);
         for batch in epoch {
             let SceneDeviceBatch { image, mask } = batch?;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::error::Error;
 
-use pinfeed::dataset::ConcatDataset;
+use pinfeed::dataset::{ConcatDataset, VecDataset};
 use pinfeed::loader::World;
 use pinfeed::sampler::MixtureSampler;
 use pinfeed::{DataLoader, Dataset, from_fn};
@@ -12,10 +12,10 @@ use pinfeed::{DataLoader, Dataset, from_fn};
 type Frames = Box<dyn Dataset<Sample = i64>>;
 
 fn rank(rank: usize) -> Result<BTreeSet<i64>, Box<dyn Error>> {
-    let real: Frames = Box::new((0..300i64).collect::<Vec<_>>());
+    let real: Frames = Box::new(VecDataset::new((0..300i64).collect()));
     let simulated: Frames = Box::new(from_fn(10_000, |index, _| Ok(-1 - index as i64)));
     let frames = ConcatDataset::new(vec![real, simulated])?;
-    let mixture = MixtureSampler::new(&frames.lengths(), &[1.0, 1.0], 17)?.num_samples(600);
+    let mixture = MixtureSampler::new(&frames.lengths(), &[1.0, 1.0], 17)?.with_num_samples(600);
     let loader = DataLoader::builder(frames)
         .batch_size(10)
         .sampler(mixture)

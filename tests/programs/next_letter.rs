@@ -3,7 +3,7 @@
 use std::error::Error;
 use std::fs;
 
-use pinfeed::stream::{self, StreamSource};
+use pinfeed::iterable::{self, IterableDataset};
 use pinfeed::{DataLoader, Device};
 
 const CONTEXT: usize = 64;
@@ -19,16 +19,16 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
 
     // Each line is a document, and ends as lines do. Rows go on where the files begin again.
-    let letters = stream::lines(files).map(|line, _| Ok([line.as_bytes(), b"\n"].concat()));
+    let letters = iterable::lines(files).map(|line, _| Ok([line.as_bytes(), b"\n"].concat()));
     let rows = letters.repeat().pack(CONTEXT + 1)?;
     let pairs = rows.map(|row, _| {
         let letters: Vec<i64> = row.tokens.into_iter().map(i64::from).collect();
         Ok((letters[..CONTEXT].to_vec(), letters[1..].to_vec()))
     });
     let device = Device::cpu();
-    let loader = DataLoader::stream(pairs).batch_size(8).num_workers(2).pin_memory(&device).build()?;
+    let loader = DataLoader::iterable(pairs).batch_size(8).num_workers(2).pin_memory(&device).build()?;
     let mut text = String::new();
-    for batch in loader.epoch(0).to_device(&device, 2).take(STEPS) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2).take(STEPS) {
         let (input, target) = batch?; // for the model
         assert_eq!((&input.shape()[..], &target.shape()[..]), (&[8, CONTEXT][..], &[8, CONTEXT][..]));
         let (input, target) = (input.to_host(true)?.wait()?, target.to_host(true)?.wait()?);

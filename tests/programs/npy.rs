@@ -68,7 +68,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         let mut seen = 0;
         for batch in epoch {
             let (x, y) = batch?;

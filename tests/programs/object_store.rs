@@ -75,8 +75,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         keys: (0..250).map(|number| format!("train/{number}.png")).collect(),
     };
     let pictures = Staged::on_runtime(pictures, runtime.handle().clone())
-        .in_flight(100)
-        .max_bytes(64 << 20);
+        .with_in_flight(100)
+        .with_max_bytes(64 << 20);
     let pictures = Arc::new(pictures);
     let device = Device::cpu();
     let loader = DataLoader::builder(Arc::clone(&pictures))
@@ -85,7 +85,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..3).to_device(&device, 1) {
+    for epoch in loader.epochs(0..3).prefetch_to_device(&device, 1) {
         let mut seen = 0;
         for batch in epoch {
             let (images, labels) = batch?;

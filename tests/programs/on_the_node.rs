@@ -23,7 +23,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
     let stream = device.stream()?;
     let mut seen = 0;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         for batch in epoch {
             let (x, y) = batch?;
             let (_x, y) = (x.on(&stream)?, y.on(&stream)?);

@@ -22,7 +22,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let cores = cores()?;
     let affinity = match cores.as_slice() {
         [_own, others @ ..] if !others.is_empty() => Affinity::Cores(others.to_vec()),
-        _ => Affinity::None,
+        _ => Affinity::Anywhere,
     };
     let loader = DataLoader::builder(from_fn(300, |index, _| Ok(index as i64)))
         .batch_size(10)

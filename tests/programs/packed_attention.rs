@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use pinfeed::dataset::{Packed, Packing};
+use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::packed::PackedBatch;
 use pinfeed::{DataLoader, Tensor};
 
@@ -37,7 +37,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .collect();
     let mut alone: Vec<Vec<f32>> = documents.iter().map(|tokens| attend(tokens)).filter(|result| !result.is_empty()).collect();
 
-    let packed = Packed::new(documents, &lengths, 20, Packing::BestFit)?;
+    let packed = PackedDataset::new(documents, &lengths, 20, PackingStrategy::BestFit)?;
     let loader = DataLoader::builder(packed).batch_size(4).shuffle(true).build()?;
     let mut together = Vec::new();
     for batch in &loader {

@@ -3,6 +3,7 @@
 use std::error::Error;
 
 use pinfeed::sampler::{BatchSampler, Batches, RandomSampler, Sampler};
+use pinfeed::rng::RngKey;
 use pinfeed::{DataLoader, SampleRng, from_fn};
 
 const CLASSES: u64 = 12;
@@ -16,8 +17,8 @@ struct Pairs {
 impl BatchSampler for Pairs {
     fn batches(&self, epoch: u64) -> Batches {
         let batch = |number| {
-            let mut rng = SampleRng::for_sampler(self.seed, epoch, number);
-            let classes = RandomSampler::new(CLASSES, rng.next_u64());
+            let mut rng = SampleRng::for_sampler(RngKey { seed: self.seed, epoch, position: number });
+            let classes = RandomSampler::with_seed(CLASSES, rng.next_u64());
             let mut batch = Vec::new();
             for class in (0..4).map(|at| classes.index(0, at)) {
                 let first = rng.below(LEN / CLASSES);

@@ -3,10 +3,10 @@
 use std::error::Error;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
+use pinfeed::loader::TryNext;
 use pinfeed::{DataLoader, from_fn};
 
 pub fn main() -> Result<(), Box<dyn Error>> {
@@ -28,9 +28,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let (mut epoch, mut steps, mut waited) = (loader.epoch(0), 0, 0);
     while !stopped.load(Ordering::Relaxed) {
         match epoch.next_timeout(Duration::from_millis(100)) {
-            Poll::Ready(Some(batch)) => steps += usize::from(!batch?.is_empty()),
-            Poll::Ready(None) => break,
-            Poll::Pending => {
+            TryNext::Batch(batch) => steps += usize::from(!batch?.is_empty()),
+            TryNext::End => break,
+            TryNext::NotYet => {
                 println!("step {steps} waits for its batch");
                 waited += 1;
                 stopped.store(waited == 2, Ordering::Relaxed);

@@ -27,7 +27,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .build()?;
 
     let mut orders = HashSet::new();
-    for epoch in loader.epochs(0..2).to_device(&device, 1) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 1) {
         let (mut shapes, mut seen) = (HashSet::new(), Vec::new());
         for batch in epoch {
             let (pictures, numbers) = batch?;

@@ -18,7 +18,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .max_bytes_in_flight(2 << 20)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         let mut points = 0;
         for batch in epoch {
             points += batch?.values.shape()[0];

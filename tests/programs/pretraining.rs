@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use pinfeed::dataset::{Packed, Packing};
+use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::{DataLoader, Device, Tensor, from_fn};
 
 const CONTEXT: usize = 64;
@@ -24,7 +24,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         let start = if index == 0 { 0 } else { ends[index - 1] };
         Ok(tokens.slice(start..ends[index]))
     });
-    let rows = Packed::new(documents, &lengths, CONTEXT, Packing::Shuffled { seed: 17 })?;
+    let rows = PackedDataset::new(documents, &lengths, CONTEXT, PackingStrategy::Shuffled { seed: 17 })?;
 
     let device = Device::cpu();
     let loader = DataLoader::builder(rows)
@@ -34,7 +34,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         let (mut seen, mut ends) = (0, 0);
         for batch in epoch {
             let batch = batch?;

@@ -5,6 +5,7 @@ use std::error::Error;
 
 use pinfeed::loader::{LoaderState, OnEmpty, World};
 use pinfeed::sampler::{BatchSampler, Batches};
+use pinfeed::rng::RngKey;
 use pinfeed::{DataLoader, Device, SampleRng, Tensor, from_fn};
 
 const SAMPLES: u64 = 60;
@@ -20,7 +21,7 @@ struct Poisson {
 
 impl BatchSampler for Poisson {
     fn batches(&self, epoch: u64) -> Batches {
-        let mut rng = SampleRng::for_sampler(self.seed, epoch, 0);
+        let mut rng = SampleRng::for_sampler(RngKey { seed: self.seed, epoch, position: 0 });
         let mut batches = Batches::new();
         for _ in 0..self.steps {
             batches.push((0..self.samples).filter(|_| rng.bool(self.probability)));
@@ -56,7 +57,7 @@ fn step(weights: &mut [f32; 3], x: &Tensor<f32>, y: &Tensor<i64>, rng: &mut Samp
 
 pub fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::cpu();
-    let (mut weights, mut rng) = ([0.0; 3], SampleRng::new(7, 0, 0));
+    let (mut weights, mut rng) = ([0.0; 3], SampleRng::for_sample(RngKey { seed: 7, epoch: 0, position: 0 }));
     let (mut sizes, mut state) = (Vec::new(), LoaderState::default());
     for run in [STEPS / 2, STEPS] {
         let loader = loader(World::single(), &device)?;
@@ -82,7 +83,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for rank in 0..2 {
         let loader = loader(World::new(rank, 2)?, &device)?;
         let mut of_rank = Vec::new();
-        for batch in loader.epoch(0).to_device(&device, 2) {
+        for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
             let (x, y) = batch?;
             assert_eq!(x.shape()[..], [y.len(), 3]);
             of_rank.push(y.to_host(false)?.wait()?.len());

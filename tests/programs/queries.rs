@@ -60,7 +60,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .pin_memory(&device)
         .build()?;
     let mut sum = 0.0;
-    for batch in loader.epoch(0).to_device(&device, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 1) {
         let values = batch?.to_host(false)?.wait()?;
         assert_eq!(values.shape()[..], [200, 16]);
         sum += values.as_slice().iter().map(|value| f64::from(*value)).sum::<f64>();

@@ -24,7 +24,7 @@ fn train(world: World, state: &LoaderState, steps: usize) -> Result<(Vec<Vec<i64
         .pin_memory(&device)
         .build()?;
     let mut seen = Vec::new();
-    for epoch in loader.resume(0..1, state)?.to_device(&device, 1) {
+    for epoch in loader.resume(0..1, state)?.prefetch_to_device(&device, 1) {
         for batch in epoch.take(steps) {
             // A step; then all ranks average their gradients.
             seen.push(batch?.to_host(false)?.wait()?.to_vec());

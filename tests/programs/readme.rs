@@ -17,7 +17,7 @@ fn train() -> Result<(), Box<dyn Error>> {
     let device = Device::cuda(0)?;                            // Device::cpu() where there is no GPU
     let stream = device.stream()?;                            // or the program's own
     let train = ImageFolder::open("imagenet/train")?
-        .transform(ImageTransform::train(224));               // decode, random resized crop, flip: fused
+        .with_transform(ImageTransform::train(224));          // decode, random resized crop, flip: fused
 
     let loader = DataLoader::builder(train)
         .batch_size(256).shuffle(true).seed(17).drop_last(true)
@@ -25,10 +25,10 @@ fn train() -> Result<(), Box<dyn Error>> {
         .pin_memory(&device)
         .build()?;
 
-    for epoch in loader.epochs(0..90).to_device(&device, 2) {         // two batches ahead, across epochs too
-        for batch in epoch {                                          // copied while you train
+    for epoch in loader.epochs(0..90).prefetch_to_device(&device, 2) { // two batches ahead, across epochs too
+        for batch in epoch {                                           // copied while you train
             let (images, labels) = batch?;
-            step(&stream, images.on(&stream)?, labels.on(&stream)?)?; // the stream waits for the copy, the CPU does not
+            step(&stream, images.on(&stream)?, labels.on(&stream)?)?;  // the stream waits for the copy, the CPU does not
         }
     }
     println!("{}", loader.stats());                           // where the time went, and which knob to turn
@@ -60,7 +60,7 @@ mod anywhere {
         });
         let loader = DataLoader::builder(samples).batch_size(100).shuffle(true).num_workers(2).pin_memory(&device).build()?;
 
-        for epoch in loader.epochs(0..3).to_device(&device, 2) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
             for batch in epoch {
                 let (x, y) = batch?;                          // on the device: [100, 64] and [100]
                 assert_eq!((&x.shape()[..], &y.shape()[..]), (&[100, 64][..], &[100][..]));
@@ -87,7 +87,7 @@ fn launch(ptx: cudarc::nvrtc::Ptx) -> Result<(), Box<dyn Error>> {
     let kernel = context.load_module(ptx)?.load_function("step")?;
 
     let loader = DataLoader::builder(samples).batch_size(100).num_workers(2).pin_memory(&device).build()?;
-    for batch in loader.epoch(0).to_device(&device, 2) {
+    for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (x, _) = batch?;
         let x = x.on(&stream)?;                               // `compute` waits for the copy
         let (address, len) = (x.address(), x.len() as u32);
@@ -187,18 +187,18 @@ fn recordings() -> Result<(), Box<dyn Error>> {
 /// A stream of lines.
 #[rustfmt::skip]
 fn lines() -> Result<(), Box<dyn Error>> {
-    use pinfeed::stream::{self, StreamSource};
+    use pinfeed::iterable::{self, IterableDataset};
 
     let folder = tempfile::tempdir()?;
     let files = ["a.txt", "b.txt"].map(|name| folder.path().join(name));
     std::fs::write(&files[0], "one two\nthree\n")?;
     std::fs::write(&files[1], "four five six")?;
-    let lines = stream::lines(files);                         // of several ranks, each reads its own files
+    let lines = iterable::lines(files);                       // of several ranks, each reads its own files
     let tokens = lines.shuffle(1_000).map(|line, _rng| {
         let words = line.split_whitespace().map(|word| word.len() as i64); // a tokenizer of yours
         Ok(Padded::from(words.collect::<Vec<_>>()))
     });
-    let loader = DataLoader::stream(tokens).batch_size(32).num_workers(2).build()?;
+    let loader = DataLoader::iterable(tokens).batch_size(32).num_workers(2).build()?;
     let mut lengths: Vec<i64> = Vec::new();
     for batch in loader.epoch(0) {
         lengths.extend(batch?.lengths.as_slice());
@@ -228,7 +228,7 @@ fn train_on_several(train: pinfeed::image::ImageFolder) -> Result<(), Box<dyn Er
         Ok(saved) => saved.parse()?,
         Err(_) => LoaderState::default(),                     // the beginning
     };
-    for epoch in loader.resume(0..90, &state)?.to_device(&device, 2) {
+    for epoch in loader.resume(0..90, &state)?.prefetch_to_device(&device, 2) {
         for batch in epoch {
             let (images, labels) = batch?;
             drop((images, labels));

@@ -14,7 +14,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     };
     let both = ConcatDataset::new(vec![data(1.0, 900)?, data(-1.0, 50_000)?])?;
     let epoch_len = 1_000; // the new data once, and what goes with it
-    let mixture = MixtureSampler::new(&both.lengths(), &[0.9, 0.1], 3)?.num_samples(epoch_len);
+    let mixture = MixtureSampler::new(&both.lengths(), &[0.9, 0.1], 3)?.with_num_samples(epoch_len);
     assert_eq!(both.len(), 50_900);
     let loader = DataLoader::builder(both).batch_size(20).sampler(mixture).build()?;
 

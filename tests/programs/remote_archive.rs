@@ -51,7 +51,7 @@ fn loader(requests: &Arc<AtomicU64>) -> pinfeed::Result<DataLoader<Batch>> {
     let server = Server {
         requests: Arc::clone(requests),
     };
-    DataLoader::builder(Staged::new(server).in_flight(16))
+    DataLoader::builder(Staged::new(server).with_in_flight(16))
         .batch_size(10)
         .shuffle(true)
         .seed(3)

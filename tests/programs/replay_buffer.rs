@@ -5,6 +5,7 @@ use std::error::Error;
 use std::sync::{Arc, RwLock};
 
 use pinfeed::sampler::Sampler;
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng};
 
 const CAPACITY: u64 = 256;
@@ -48,7 +49,7 @@ impl Sampler for Rewarded {
 
     /// A function of seed, epoch and position alone: so it does not matter which worker asks, or when.
     fn index(&self, epoch: u64, position: u64) -> u64 {
-        let mut rng = SampleRng::for_sampler(self.seed, epoch, position);
+        let mut rng = SampleRng::for_sampler(RngKey { seed: self.seed, epoch, position });
         let pair = 2 * rng.below(CAPACITY / 2);
         pair + u64::from(rng.bool(2.0 / 3.0))
     }

@@ -2,7 +2,9 @@
 
 use std::error::Error;
 
+use pinfeed::dataset::VecDataset;
 use pinfeed::sampler::{RandomSampler, Sampler};
+use pinfeed::rng::RngKey;
 use pinfeed::{DataLoader, Dataset, Device, SampleRng, from_fn};
 
 /// Each class comes up as often as the others, however many samples it has.
@@ -19,7 +21,7 @@ impl Sampler for Balanced {
     }
 
     fn index(&self, epoch: u64, position: u64) -> u64 {
-        let mut rng = SampleRng::for_sampler(self.seed, epoch, position);
+        let mut rng = SampleRng::for_sampler(RngKey { seed: self.seed, epoch, position });
         let class = &self.classes[rng.range(0..self.classes.len())];
         class[rng.range(0..class.len())]
     }
@@ -49,7 +51,7 @@ fn samples(noisy: bool) -> Box<dyn Dataset<Sample = (f32, i64)>> {
             Ok((index as f32 + rng.range(-0.5..0.5), class(index)))
         }));
     }
-    Box::new((0..100).map(|index| (index as f32, class(index))).collect::<Vec<_>>())
+    Box::new(VecDataset::new((0..100).map(|index| (index as f32, class(index))).collect()))
 }
 
 fn sampler(name: &str) -> Result<Box<dyn Sampler>, String> {
@@ -59,7 +61,7 @@ fn sampler(name: &str) -> Result<Box<dyn Sampler>, String> {
             len: 400,
             classes: vec![(0..90).collect(), (90..100).collect()],
         }),
-        "shards" => Box::new(Shards { order: RandomSampler::new(5, 17), samples: 20 }),
+        "shards" => Box::new(Shards { order: RandomSampler::with_seed(5, 17), samples: 20 }),
         other => return Err(format!("there is no sampler {other:?}")),
     })
 }

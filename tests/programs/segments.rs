@@ -46,14 +46,14 @@ fn collate(scenes: Vec<Scene>, arena: &mut Arena) -> Result<Scenes, BoxError> {
 pub fn main() -> Result<(), Box<dyn Error>> {
     let transform = ImageTransform::train(SIZE);
     let scenes = from_fn(10, move |index, rng| {
-        let image = picture(index)?.path(format!("{index}.jpg")).transform(&transform, rng);
+        let image = picture(index)?.with_path(format!("{index}.jpg")).transform(&transform, rng);
         // The transform comes first: the geometry is that of what it shows.
         let geometry = image.geometry()?;
         let boxes = geometry.boxes(&[[0.0, 0.0, 60.0, 40.0], [0.0, 0.0, 1.0, 1.0]]);
         let mask = Tensor::from_vec(vec![index as u8; 40 * 60], &[40, 60])?;
         Ok(Scene {
             image,
-            mask: LazyMask::labels(mask)?.geometry(geometry),
+            mask: LazyMask::labels(mask)?.with_geometry(geometry),
             boxes: Ragged::from(boxes.kept()), // the small one is cropped away, often
             label: (index % 4) as i64,
         })
@@ -66,7 +66,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         let (mut seen, mut broken) = (0, 0);
         for batch in epoch {
             match batch {

@@ -29,7 +29,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let texts = from_fn(TEXTS.len(), |index, _| {
         let (text, label) = TEXTS[index as usize];
         let tokens: Vec<u32> = text.split(' ').map(token).collect();
-        let input_ids = Padded::from(tokens).truncate(512).multiple_of(8);
+        let input_ids = Padded::from(tokens).truncate(512).with_multiple_of(8);
         Ok(Text { attention_mask: input_ids.mask(), input_ids, label })
     });
 
@@ -40,7 +40,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..2).to_device(&device, 2) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
         let mut right = 0;
         for batch in epoch {
             let TextDeviceBatch { input_ids, attention_mask, label } = batch?;

@@ -6,8 +6,9 @@ use std::fs::{self, File};
 use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
-use pinfeed::loader::StreamState;
-use pinfeed::stream::{ItemStream, Shard, StreamSource};
+use pinfeed::loader::IterableState;
+use pinfeed::iterable::{ItemIter, Shard, IterableDataset};
+use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, DataLoader, SampleRng};
 
 /// Each record is its length and so many bytes.
@@ -23,14 +24,14 @@ struct Reading {
     open: Option<BufReader<File>>,
 }
 
-impl StreamSource for Records {
+impl IterableDataset for Records {
     type Item = Vec<u8>;
     type Sample = ([f32; 4], i64);
-    type Stream = Reading;
+    type Iter = Reading;
 
     fn open(&self, epoch: u64, shard: Shard) -> Result<Reading, BoxError> {
         let mut files = self.files.clone();
-        let mut rng = SampleRng::for_sampler(shard.seed(), epoch, 0);
+        let mut rng = SampleRng::for_sampler(RngKey { seed: shard.seed(), epoch, position: 0 });
         for left in (2..=files.len()).rev() {
             files.swap(left - 1, rng.range(0..left));
         }
@@ -72,7 +73,7 @@ impl Reading {
     }
 }
 
-impl ItemStream for Reading {
+impl ItemIter for Reading {
     type Item = Vec<u8>;
 
     fn next(&mut self) -> Option<Result<Vec<u8>, BoxError>> {
@@ -98,14 +99,14 @@ impl ItemStream for Reading {
 /// Trains for two epochs; the power goes off after `steps` steps. Returns the labels that it has seen.
 fn train(folder: &Path, checkpoint: &Path, workers: usize, steps: usize) -> Result<Vec<i64>, Box<dyn Error>> {
     let files = (0..4).map(|file| folder.join(format!("{file}.records"))).collect();
-    let loader = DataLoader::stream(Records { files }.shuffle(20))
+    let loader = DataLoader::iterable(Records { files }.shuffle(20))
         .batch_size(8)
         .seed(17)
         .num_workers(workers)
         .build()?;
     let state = match fs::read_to_string(checkpoint) {
         Ok(saved) => saved.parse()?,
-        Err(_) => StreamState::default(),
+        Err(_) => IterableState::default(),
     };
     let (mut seen, mut step) = (Vec::new(), 0);
     for epoch in loader.resume(0..2, &state)? {

@@ -5,8 +5,8 @@ use std::error::Error;
 use std::fs;
 use std::path::Path;
 
-use pinfeed::loader::StreamState;
-use pinfeed::stream::{self, Line, StreamSource};
+use pinfeed::loader::IterableState;
+use pinfeed::iterable::{self, Line, IterableDataset};
 use pinfeed::{BoxError, DataLoader, Device, SampleRng};
 
 const CONTEXT: usize = 32;
@@ -21,8 +21,8 @@ fn tokenise(text: Line, _: &mut SampleRng) -> Result<Vec<u16>, BoxError> {
 fn train(folder: &Path, checkpoint: &Path, workers: usize, steps: usize) -> Result<Vec<u16>, Box<dyn Error>> {
     let files = (0..6).map(|file| folder.join(format!("{file}.txt")));
     let device = Device::cpu();
-    let rows = stream::lines(files).map(tokenise).shuffle(100).pack(CONTEXT)?;
-    let loader = DataLoader::stream(rows)
+    let rows = iterable::lines(files).map(tokenise).shuffle(100).pack(CONTEXT)?;
+    let loader = DataLoader::iterable(rows)
         .batch_size(4)
         .seed(17)
         .num_workers(workers)
@@ -30,10 +30,10 @@ fn train(folder: &Path, checkpoint: &Path, workers: usize, steps: usize) -> Resu
         .build()?;
     let state = match fs::read_to_string(checkpoint) {
         Ok(saved) => saved.parse()?,
-        Err(_) => StreamState::default(),
+        Err(_) => IterableState::default(),
     };
     let (mut seen, mut step) = (Vec::new(), 0);
-    for mut epoch in loader.resume(0..1, &state)?.to_device(&device, 2) {
+    for mut epoch in loader.resume(0..1, &state)?.prefetch_to_device(&device, 2) {
         while let Some(batch) = epoch.next() {
             let batch = batch?;
             assert!(batch.max_seqlen <= CONTEXT); // with `cu_seqlens`, what attention within documents takes

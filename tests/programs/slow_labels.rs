@@ -4,7 +4,7 @@ use std::error::Error;
 use std::thread::sleep;
 use std::time::Duration;
 
-use pinfeed::dataset::{Staged, StagedDataset, Subset};
+use pinfeed::dataset::{Staged, StagedDataset, Subset, VecDataset};
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng};
 
 /// Stands for a service that takes its time.
@@ -33,9 +33,9 @@ impl StagedDataset for Labels {
 }
 
 pub fn main() -> Result<(), Box<dyn Error>> {
-    let features: Vec<[f32; 4]> = (0..300).map(|row| [row as f32; 4]).collect();
+    let features = VecDataset::new((0..300).map(|row| [row as f32; 4]).collect());
     // A label is asked for once: what came stays in memory.
-    let labels = Staged::new(Labels).in_flight(50).cached(1 << 20);
+    let labels = Staged::new(Labels).with_in_flight(50).cached(1 << 20);
     let pairs = features.zip(labels)?;
     let even = Subset::new(pairs, (0..300).filter(|row| row % 2 == 0))?;
     let loader = DataLoader::builder(even)

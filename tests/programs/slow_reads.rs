@@ -23,7 +23,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .in_order(false)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..3).to_device(&device, 2) {
+    for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
         let (number, mut seen) = (epoch.number(), 0);
         for batch in epoch {
             let (inputs, labels) = batch?;

@@ -3,7 +3,7 @@
 
 use std::error::Error;
 
-use pinfeed::loader::{Crew, Workers};
+use pinfeed::loader::{WorkerSizing, Workers};
 use pinfeed::{DataLoader, from_fn};
 
 /// What `--workers` says.
@@ -42,9 +42,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             }
         }
         let stats = loader.stats();
-        println!("{text}: {} workers, {}", stats.workers, stats.crew);
+        println!("{text}: {} workers, {}", stats.workers, stats.sizing);
         assert!((weights.0 - 2.0).abs() < 0.1 && (weights.1 - 1.0).abs() < 0.1);
-        assert_eq!(text == "2", stats.crew == Crew::Fixed);
+        assert_eq!(text == "2", stats.sizing == WorkerSizing::Fixed);
     }
     Ok(())
 }

@@ -16,7 +16,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         let spectrogram: Vec<[f32; BANDS]> = (0..frames).map(|_| [rng.f32(); BANDS]).collect();
         let transcript: Vec<i32> = (0..frames as i32 / 12).map(|letter| 1 + letter % 26).collect();
         Ok((
-            Padded::from(spectrogram).value(SILENCE).multiple_of(STRIDE),
+            Padded::from(spectrogram).with_value(SILENCE).with_multiple_of(STRIDE),
             Padded::from(transcript), // 0 is the blank, which the loss does not read behind a transcript's length
         ))
     });

@@ -23,10 +23,10 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let mut samples = 0;
     for epoch in 0..3 {
         // (`epochs(0..3)` would send the next epoch's first batch into a buffer that the validation needs.)
-        for batch in training.epoch(epoch).to_device(&buffers, 1) {
+        for batch in training.epoch(epoch).prefetch_to_device(&buffers, 1) {
             samples += batch?.shape()[0];
         }
-        for batch in validation.epoch(0).to_device(&buffers, 1) {
+        for batch in validation.epoch(0).prefetch_to_device(&buffers, 1) {
             samples += batch?.shape()[0];
         }
         assert!(device.memory().device_bytes <= 2 * BATCH_BYTES);

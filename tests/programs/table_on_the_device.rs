@@ -31,7 +31,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     let stream = device.stream()?;
     let mut weights = [0.0f32; 3];
-    for epoch in loader.epochs(0..40).to_device(&device, 2) {
+    for epoch in loader.epochs(0..40).prefetch_to_device(&device, 2) {
         for batch in epoch {
             let (inputs, targets): (DeviceTensor<f32>, DeviceTensor<f32>) = batch?;
             let (inputs, targets) = (inputs.on(&stream)?, targets.on(&stream)?);

@@ -31,7 +31,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for (part, rows) in parts.into_iter().zip([240, 60]) {
         let loader = DataLoader::builder(part).batch_size(32).shuffle(true).pin_memory(&device).build()?;
         let before = seen.len();
-        for batch in loader.epoch(0).to_device(&device, 1) {
+        for batch in loader.epoch(0).prefetch_to_device(&device, 1) {
             seen.extend(labels(&batch?)?);
         }
         assert_eq!(seen.len() - before, rows);
@@ -41,7 +41,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
 
     // The run stops after three batches. Where it goes on, the table does not fit the device.
     let there = DataLoader::builder(table_there).batch_size(32).shuffle(true).seed(5).pin_memory(&device).build()?;
-    let mut epoch = there.epoch(0).to_device(&device, 1);
+    let mut epoch = there.epoch(0).prefetch_to_device(&device, 1);
     let mut seen = Vec::new();
     for batch in epoch.by_ref().take(3) {
         seen.extend(labels(&batch?)?);

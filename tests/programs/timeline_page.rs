@@ -12,7 +12,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .num_workers(2)
         .pin_memory(&device)
         .build()?;
-    for epoch in loader.epochs(0..3).to_device(&device, 2) {
+    for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
         let recording = (epoch.number() == 1).then(|| loader.record());
         for batch in epoch {
             batch?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec::IntoIter;
 
-use pinfeed::loader::{StreamEpoch, StreamLoader, StreamState};
-use pinfeed::stream::{ItemStream, Shard, StreamSource};
+use pinfeed::loader::{IterableEpoch, IterableLoader, IterableState};
+use pinfeed::iterable::{ItemIter, Shard, IterableDataset};
 use pinfeed::{BoxError, DataLoader, Host, SampleRng};
 
 const TEXTS: u64 = 400;
@@ -22,10 +22,10 @@ struct Reading {
     next: u64,
 }
 
-impl StreamSource for Texts {
+impl IterableDataset for Texts {
     type Item = String;
     type Sample = Host<Vec<u16>>;
-    type Stream = Reading;
+    type Iter = Reading;
 
     fn open(&self, _epoch: u64, _shard: Shard) -> Result<Reading, BoxError> {
         Ok(Reading { next: 0 })
@@ -37,7 +37,7 @@ impl StreamSource for Texts {
     }
 }
 
-impl ItemStream for Reading {
+impl ItemIter for Reading {
     type Item = String;
 
     fn next(&mut self) -> Option<Result<String, BoxError>> {
@@ -59,22 +59,22 @@ impl ItemStream for Reading {
 
 /// What one loader gives, as a source for another: its batches are taken apart again.
 struct Tokenised {
-    loader: Arc<StreamLoader<Vec<Vec<u16>>>>,
+    loader: Arc<IterableLoader<Vec<Vec<u16>>>>,
 }
 
 struct Documents {
-    loader: Arc<StreamLoader<Vec<Vec<u16>>>>,
-    batches: StreamEpoch<'static, Vec<Vec<u16>>>,
+    loader: Arc<IterableLoader<Vec<Vec<u16>>>>,
+    batches: IterableEpoch<'static, Vec<Vec<u16>>>,
     batch: IntoIter<Vec<u16>>,
     /// Where the first loader stood before this batch, and how much of it was given out.
-    before: StreamState,
+    before: IterableState,
     given: usize,
 }
 
-impl StreamSource for Tokenised {
+impl IterableDataset for Tokenised {
     type Item = Vec<u16>;
     type Sample = Vec<u16>;
-    type Stream = Documents;
+    type Iter = Documents;
 
     fn open(&self, epoch: u64, _shard: Shard) -> Result<Documents, BoxError> {
         let batches = self.loader.owned_epoch(epoch);
@@ -87,7 +87,7 @@ impl StreamSource for Tokenised {
     }
 }
 
-impl ItemStream for Documents {
+impl ItemIter for Documents {
     type Item = Vec<u16>;
 
     fn next(&mut self) -> Option<Result<Vec<u16>, BoxError>> {
@@ -126,13 +126,13 @@ impl ItemStream for Documents {
 /// Trains for so many steps. Returns the tokens that the model has seen.
 fn train(checkpoint: &mut String, steps: usize, tokenised: &Arc<AtomicU64>) -> Result<Vec<u16>, Box<dyn Error>> {
     let texts = Texts { tokenised: Arc::clone(tokenised) };
-    let first = DataLoader::stream(texts).batch_size(AT_ONCE).num_workers(3).build()?;
+    let first = DataLoader::iterable(texts).batch_size(AT_ONCE).num_workers(3).build()?;
     let documents = Tokenised { loader: Arc::new(first) };
-    let loader = DataLoader::stream(documents.shuffle(32).pack(64)?)
+    let loader = DataLoader::iterable(documents.shuffle(32).pack(64)?)
         .batch_size(4)
         .num_workers(1)
         .build()?;
-    let state = if checkpoint.is_empty() { StreamState::default() } else { checkpoint.parse()? };
+    let state = if checkpoint.is_empty() { IterableState::default() } else { checkpoint.parse()? };
     let (mut seen, mut left) = (Vec::new(), steps);
     for epoch in loader.resume(0..1, &state)? {
         for batch in epoch {

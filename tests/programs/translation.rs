@@ -24,7 +24,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         Ok(Pair {
             source: Padded::from(source).at_most(LONGEST)?,
             decoder_input: Padded::from([&[BEGIN], &target[..]].concat()),
-            labels: Padded::from([&target[..], &[END]].concat()).value(-100),
+            labels: Padded::from([&target[..], &[END]].concat()).with_value(-100),
         })
     });
     let loader = DataLoader::builder(pairs)

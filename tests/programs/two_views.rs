@@ -6,12 +6,13 @@ use std::sync::Arc;
 
 use image::{ImageFormat, RgbImage};
 use pinfeed::image::{Decode, ImageTransform, LazyImage};
+use pinfeed::rng::RngKey;
 use pinfeed::{DataLoader, Device, DeviceTensor, SampleRng, Tensor, from_fn};
 
 type Views = (Tensor<u8>, Tensor<u8>, Tensor<i64>);
 
 fn file(number: u64) -> Result<Vec<u8>, Box<dyn Error>> {
-    let mut rng = SampleRng::new(number, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey { seed: number, epoch: 0, position: 0 });
     let picture = RgbImage::from_fn(60 + number as u32, 50, |x, y| {
         image::Rgb([(x * 4) as u8, (y * 5) as u8, rng.next_u64() as u8])
     });
@@ -26,7 +27,7 @@ fn loader(files: &Arc<Vec<Vec<u8>>>, size: usize, decode: Decode, device: &Devic
     let (files, transform) = (Arc::clone(files), ImageTransform::train(size));
     let views = from_fn(files.len(), move |index, rng| {
         let file = &files[index as usize];
-        let mut view = || LazyImage::encoded(file.clone()).transform(&transform, rng).decode_on(decode);
+        let mut view = || LazyImage::encoded(file.clone()).transform(&transform, rng).with_decode(decode);
         Ok((view(), view(), index as i64))
     });
     DataLoader::builder(views).batch_size(6).shuffle(true).num_workers(2).pin_memory(device).build()
@@ -44,7 +45,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         let expected = loader(&files, size, Decode::Cpu, &device)?;
         for decode in [Decode::Device, Decode::Both] {
             let loader = loader(&files, size, decode, &device)?;
-            for epoch in loader.epochs(0..2).to_device(&device, 2) {
+            for epoch in loader.epochs(0..2).prefetch_to_device(&device, 2) {
                 let mut expected = expected.epoch(epoch.number());
                 for batch in epoch {
                     let ((one, other, labels), expected) = (batch?, expected.next().ok_or("too many batches")??);

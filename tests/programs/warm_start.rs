@@ -30,14 +30,14 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .collate_fn(pad)
         .num_workers(2)
         .pin_memory(&device)
-        .max_batch_bytes(BATCH * LONGEST * 8)
+        .min_slab_bytes(BATCH * LONGEST * 8)
         .affinity(Affinity::Device)
         .build()?;
     // The model would be made here. Meanwhile:
     while device.memory().slabs_made < 5 {
         std::thread::yield_now();
     }
-    for epoch in loader.epochs(0..3).to_device(&device, 1) {
+    for epoch in loader.epochs(0..3).prefetch_to_device(&device, 1) {
         for batch in epoch {
             let tokens = batch?;
             assert!(tokens.shape()[1] <= LONGEST);

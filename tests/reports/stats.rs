@@ -7,11 +7,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::dataset::{Pass, Staged, StagedDataset};
-use pinfeed::loader::{Builder, LastBatch, Limit, OnError, Stats};
+use pinfeed::loader::{Builder, LastBatch, Limit, OnError, Stats, TryNext};
 use pinfeed::sampler::{BatchSampler, Batches, Sampler};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Result, SampleRng, Tensor, from_fn,
-    stream,
+    iterable,
 };
 
 fn number(index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
@@ -107,7 +107,7 @@ fn epochs_on_a_device_and_of_streams_have_theirs() {
         .pin_memory(&device)
         .build()
         .unwrap();
-    let mut epoch = loader.epoch(0).to_device(&device, 2).with_info();
+    let mut epoch = loader.epoch(0).prefetch_to_device(&device, 2).with_info();
     for batch in epoch.by_ref().take(9) {
         drop(batch.unwrap());
     }
@@ -135,8 +135,8 @@ fn epochs_on_a_device_and_of_streams_have_theirs() {
     assert_eq!(stats.slab_wait_times.count(), 10);
     assert_eq!(stats.collating_times.count(), 10);
 
-    let items = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
-    let loader = DataLoader::stream(items).batch_size(4).build().unwrap();
+    let items = iterable::from_fn(|_, _| Ok((0..10i64).map(Ok)));
+    let loader = DataLoader::iterable(items).batch_size(4).build().unwrap();
     let mut epoch = loader.epoch(0);
     take(&mut epoch, 2);
     assert_eq!(counts(&epoch.stats()), (2, 8));
@@ -193,7 +193,7 @@ fn the_queue_is_as_full_as_the_program_finds_it() {
         .unwrap();
     let (open, mut epoch) = (open, loader.epoch(0)); // if this fails, the gate goes before the loader waits for it
     // None is ready when the first is asked for.
-    assert!(epoch.try_next().is_pending());
+    assert!(matches!(epoch.try_next(), TryNext::NotYet));
     (0..4).for_each(|_| open.send(()).unwrap());
     take(&mut epoch, 1);
     // When the worker is at the fifth, the three before it are.
@@ -232,7 +232,7 @@ fn what_is_behind_a_slow_batch_is_ready_in_any_order() {
         let (open, mut epoch) = (open, loader.epoch(0)); // if this fails, the gate goes before the loader waits for it
         // The other worker is at the fourth sample, so it has made those before, but the first.
         while entered.recv().unwrap() < 3 {}
-        let came = epoch.try_next().is_ready();
+        let came = epoch.try_next().batch().is_some();
         assert_eq!(came, !in_order);
         let ready = epoch.stats().ready_batches; // of what was given out
         assert_eq!(ready.count(), u64::from(came));
@@ -476,12 +476,12 @@ fn every_count_is_what_the_program_saw() {
             2
         }),
         ("to a device", |loader, devices, seen| {
-            seen.look(|| loader.epoch(0).to_device(&devices[0], 2));
-            seen.look(|| loader.epoch(1).to_device(&devices[0], 2).take(2));
+            seen.look(|| loader.epoch(0).prefetch_to_device(&devices[0], 2));
+            seen.look(|| loader.epoch(1).prefetch_to_device(&devices[0], 2).take(2));
             2
         }),
         ("epochs to a device", |loader, devices, seen| {
-            let mut epochs = loader.epochs(0..2).to_device(&devices[0], 2);
+            let mut epochs = loader.epochs(0..2).prefetch_to_device(&devices[0], 2);
             seen.look(|| epochs.next().unwrap());
             seen.look(|| epochs.next().unwrap());
             2
@@ -548,8 +548,8 @@ fn every_count_of_a_stream_is_what_the_program_saw() {
     let device = Device::cpu();
     for workers in [0, 2] {
         let build = || {
-            let numbers = stream::from_fn(|_, _| Ok((0..42i64).map(Ok)));
-            let builder = DataLoader::stream(numbers).batch_size(4);
+            let numbers = iterable::from_fn(|_, _| Ok((0..42i64).map(Ok)));
+            let builder = DataLoader::iterable(numbers).batch_size(4);
             let builder = builder.num_workers(workers).pin_memory(&device);
             builder.build().unwrap()
         };
@@ -558,7 +558,7 @@ fn every_count_of_a_stream_is_what_the_program_saw() {
         seen.check(1, workers, &loader.stats(), "a stream");
         assert_eq!((seen.batches, seen.rows), (11, 42));
         seen.look(|| loader.epoch(1).take(3));
-        let mut epochs = loader.epochs(2..4).to_device(&device, 2);
+        let mut epochs = loader.epochs(2..4).prefetch_to_device(&device, 2);
         seen.look(|| epochs.next().unwrap());
         seen.look(|| epochs.next().unwrap().take(2));
         drop(epochs);
@@ -731,14 +731,14 @@ fn a_slow_stream_is_said_to_be() {
     for workers in [0, 1, 3] {
         let clock = Clock::default();
         let of_source = clock.clone();
-        let numbers = stream::from_fn(move |_, _| {
+        let numbers = iterable::from_fn(move |_, _| {
             let clock = of_source.clone();
             Ok((0..64i64).map(move |number| {
                 clock.takes(Duration::from_millis(1));
                 Ok(number)
             }))
         });
-        let loader = DataLoader::stream(numbers)
+        let loader = DataLoader::iterable(numbers)
             .batch_size(8)
             .num_workers(workers)
             .build()
@@ -778,7 +778,7 @@ fn requests_that_are_waited_for_are_said_to_be() {
         }
     }
     for workers in [0, 2] {
-        let loader = DataLoader::builder(Staged::new(Remote).in_flight(1))
+        let loader = DataLoader::builder(Staged::new(Remote).with_in_flight(1))
             .batch_size(8)
             .num_workers(workers)
             .build()
@@ -788,6 +788,6 @@ fn requests_that_are_waited_for_are_said_to_be() {
         assert_eq!(stats.limit(), Limit::Loading, "{stats}");
         assert!(stats.fetch_wait_ns > stats.loading_ns / 2, "{stats}");
         assert!(stats.fetch_wait_ns <= stats.loading_ns, "{stats}");
-        assert!(stats.to_string().contains("`in_flight`"), "{stats}");
+        assert!(stats.to_string().contains("`with_in_flight`"), "{stats}");
     }
 }

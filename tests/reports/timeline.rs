@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use pinfeed::loader::Timeline;
-use pinfeed::{DataLoader, Device, from_fn, stream};
+use pinfeed::{DataLoader, Device, from_fn, iterable};
 use serde_json::Value;
 
 /// An event of the trace: its row, its name, epoch and batch, and when it began and ended.
@@ -75,7 +75,7 @@ fn each_batch_is_loaded_collated_sent_copied_and_waited_for() {
         .build()
         .unwrap();
     let recording = loader.record();
-    let mut epoch = loader.epoch(3).to_device(&device, 2);
+    let mut epoch = loader.epoch(3).prefetch_to_device(&device, 2);
     for batch in epoch.by_ref() {
         batch.unwrap().to_host(true).unwrap().wait().unwrap(); // its copy is over
     }
@@ -181,8 +181,8 @@ fn the_consumer_does_everything_without_workers() {
 
 #[test]
 fn pulls_of_a_stream_are_there() {
-    let items = stream::from_fn(|_, _| Ok((0..12i64).map(Ok)));
-    let loader = DataLoader::stream(items)
+    let items = iterable::from_fn(|_, _| Ok((0..12i64).map(Ok)));
+    let loader = DataLoader::iterable(items)
         .batch_size(4)
         .num_workers(2)
         .build()

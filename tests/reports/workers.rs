@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
-use pinfeed::loader::{Crew, LoaderState, Workers};
-use pinfeed::{DataLoader, Device, Error, SampleRng, Tensor, from_fn, stream};
+use pinfeed::loader::{LoaderState, WorkerSizing, Workers};
+use pinfeed::{DataLoader, Device, Error, SampleRng, Tensor, from_fn, iterable};
 
 type Pair = (Tensor<i64>, Tensor<i64>);
 
@@ -79,7 +79,11 @@ fn batches_on_a_device_do_not_depend_on_the_choice() {
             .pin_memory(&device)
             .build()
             .unwrap();
-        for (number, epoch) in loader.epochs(0..3).to_device(&device, 2).enumerate() {
+        for (number, epoch) in loader
+            .epochs(0..3)
+            .prefetch_to_device(&device, 2)
+            .enumerate()
+        {
             let expected: Vec<_> = alone.epoch(number as u64).map(rows).collect();
             let seen = epoch.map(|batch| {
                 thread::sleep(Duration::from_micros(300));
@@ -112,8 +116,8 @@ fn a_run_is_resumed_by_another_choice() {
 #[test]
 fn a_stream_does_not_depend_on_the_choice() {
     for cores in CORES {
-        let numbers = stream::from_fn(|_, _| Ok((0..101i64).map(Ok)));
-        let builder = DataLoader::stream(numbers)
+        let numbers = iterable::from_fn(|_, _| Ok((0..101i64).map(Ok)));
+        let builder = DataLoader::iterable(numbers)
             .batch_size(4)
             .num_workers(Workers::Auto);
         let loader = builder.cores(cores).build().unwrap();
@@ -142,11 +146,11 @@ fn a_slow_loop_needs_few_workers() {
             batch.unwrap();
             if number == 0 {
                 let first = loader.stats();
-                assert_eq!((first.workers, first.crew), (16, Crew::Starting));
+                assert_eq!((first.workers, first.sizing), (16, WorkerSizing::Starting));
             }
             thread::sleep(Duration::from_millis(5));
         }
-        loader.stats().crew == Crew::Enough
+        loader.stats().sizing == WorkerSizing::Enough
     });
     let stats = loader.stats();
     assert!(enough.is_some(), "{stats}");
@@ -168,7 +172,11 @@ fn a_fast_loop_needs_all_workers() {
     let loader = builder.cores(4).build().unwrap();
     assert_eq!(loader.epoch(0).filter(Result::is_ok).count(), 40);
     let stats = loader.stats();
-    assert_eq!((stats.workers, stats.crew), (4, Crew::AllCores), "{stats}");
+    assert_eq!(
+        (stats.workers, stats.sizing),
+        (4, WorkerSizing::AllCores),
+        "{stats}"
+    );
 }
 
 /// Where batches take microseconds, more than a few workers would only wait for each other.
@@ -184,7 +192,10 @@ fn tiny_batches_need_few_workers() {
     });
     let stats = loader.stats();
     assert!(few.is_some(), "{stats}");
-    assert!(matches!(stats.crew, Crew::Tiny | Crew::Enough), "{stats}");
+    assert!(
+        matches!(stats.sizing, WorkerSizing::Tiny | WorkerSizing::Enough),
+        "{stats}"
+    );
 }
 
 /// One worker is enough, until it has to wait for what only another one can bring: a sample waits for the next one to begin.
@@ -258,7 +269,7 @@ fn an_epoch_begins_with_all_workers() {
             batch.unwrap();
             thread::sleep(Duration::from_millis(2));
         }
-        loader.stats().crew == Crew::Enough
+        loader.stats().sizing == WorkerSizing::Enough
     });
     assert_eq!(enough.take(3).count(), 3, "{}", loader.stats());
 }
@@ -340,7 +351,11 @@ fn several_consumers_have_all_workers() {
         for _ in 0..9 {
             assert!(epoch.next().is_some());
             let stats = loader.stats();
-            assert_eq!((stats.workers, stats.crew), (5, Crew::Several), "{stats}");
+            assert_eq!(
+                (stats.workers, stats.sizing),
+                (5, WorkerSizing::Several),
+                "{stats}"
+            );
         }
     }
     let stats = loader.stats().to_string();
@@ -350,9 +365,9 @@ fn several_consumers_have_all_workers() {
     );
     drop(epochs);
     assert!(last.next().is_some());
-    assert_ne!(loader.stats().crew, Crew::Several);
+    assert_ne!(loader.stats().sizing, WorkerSizing::Several);
     // A training and an evaluation.
     let mut other = loader.epoch(1);
     assert!(other.next().is_some());
-    assert_eq!(loader.stats().crew, Crew::Several);
+    assert_eq!(loader.stats().sizing, WorkerSizing::Several);
 }

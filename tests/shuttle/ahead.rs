@@ -202,7 +202,10 @@ fn batches_travel_while_the_program_is_busy() {
             samples.all(|index| broken != Some(index))
         };
         let all = 2 * how.batches();
-        let mut batches = loader.epochs(0..2).to_device(&device, depth).flatten();
+        let mut batches = loader
+            .epochs(0..2)
+            .prefetch_to_device(&device, depth)
+            .flatten();
         for at in 0..all {
             let there = batches.next().unwrap();
             let on_device = (at..all.min(at + depth + 1)).filter(|&at| is_whole(at));

@@ -89,7 +89,7 @@ fn a_slow_batch_is_the_last() {
                     }
                 }
                 Some(depth) => {
-                    for there in epoch.to_device(&device, depth).with_info() {
+                    for there in epoch.prefetch_to_device(&device, depth).with_info() {
                         let (there, info) = there.unwrap();
                         check_held(&device, 1 + depth);
                         check(
@@ -136,7 +136,11 @@ fn who_leaves_with_gaps_gets_the_rest() {
                 break;
             };
             assert_eq!(epoch.len(), how.batches() - came.len());
-            for there in epoch.to_device(&device, depth).with_info().take(most) {
+            for there in epoch
+                .prefetch_to_device(&device, depth)
+                .with_info()
+                .take(most)
+            {
                 let (there, info) = there.unwrap();
                 check(&back(&there).unwrap(), {
                     let batch = info.position() as usize / how.batch;

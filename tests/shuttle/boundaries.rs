@@ -67,7 +67,10 @@ fn boundaries_on_the_device() {
         }
         let loader = how.loader(&device);
         let mut numbers = 0..EPOCHS;
-        for mut epoch in loader.epochs(0..EPOCHS).to_device(&device, below(4)) {
+        for mut epoch in loader
+            .epochs(0..EPOCHS)
+            .prefetch_to_device(&device, below(4))
+        {
             numbers.next();
             for number in 0..how.batches() {
                 assert_eq!(epoch.len(), how.batches() - number);
@@ -98,7 +101,7 @@ fn a_boundary_takes_no_device_memory() {
         let depth = 2 + below(2);
         device.set_device_budget_bytes((1 + below(depth)) * BLOCK);
         let loader = how.loader(&device);
-        for epoch in loader.epochs(0..EPOCHS).to_device(&device, depth) {
+        for epoch in loader.epochs(0..EPOCHS).prefetch_to_device(&device, depth) {
             for (number, there) in epoch.enumerate() {
                 check_there(&there.unwrap(), how.samples_of(number));
             }
@@ -148,7 +151,9 @@ fn programs_do_what_they_like_at_boundaries() {
                 }
             }
         } else {
-            let mut epochs = loader.epochs(0..EPOCHS).to_device(&device, below(3));
+            let mut epochs = loader
+                .epochs(0..EPOCHS)
+                .prefetch_to_device(&device, below(3));
             let mut held = Vec::new();
             for mut epoch in epochs.by_ref() {
                 let last = below(how.batches() + 2);
@@ -256,7 +261,7 @@ fn epochs_are_iterated_elsewhere() {
         let epochs = loader.owned_epochs(0..EPOCHS);
         drop(loader);
         if sends {
-            let mut epochs = epochs.to_device(&device, below(3));
+            let mut epochs = epochs.prefetch_to_device(&device, below(3));
             for epoch in epochs.by_ref().take(wanted) {
                 iterators[below(2)].0.send(Err(epoch)).unwrap();
             }
@@ -322,7 +327,9 @@ fn lists_are_made_at_a_boundary() {
             assert!(outcomes.next().is_none());
         };
         if coin() {
-            let epochs = loader.epochs(0..EPOCHS).to_device(&device, below(3));
+            let epochs = loader
+                .epochs(0..EPOCHS)
+                .prefetch_to_device(&device, below(3));
             for epoch in epochs {
                 let number = epoch.number();
                 check_epoch(number, &mut epoch.map(|batch| back(&batch?)));

@@ -47,7 +47,11 @@ fn never_more_than_the_limit_and_one_batch() {
                     }
                 }
                 Some(depth) => {
-                    for there in epoch.to_device(&device, depth).with_info().take(most) {
+                    for there in epoch
+                        .prefetch_to_device(&device, depth)
+                        .with_info()
+                        .take(most)
+                    {
                         let (there, info) = there.unwrap();
                         check(
                             &back(&there).unwrap(),

@@ -188,7 +188,7 @@ fn batches_look_on_their_way() {
             panics: None,
         };
         let loader = looked_at(how, dataset, &device);
-        for epoch in loader.epochs(0..2).to_device(&device, depth) {
+        for epoch in loader.epochs(0..2).prefetch_to_device(&device, depth) {
             for (number, there) in epoch.take(below(how.batches() + 2)).enumerate() {
                 let (bytes, indices, lookers) = there.unwrap();
                 assert_eq!(lookers.len(), how.samples_of(number).count());

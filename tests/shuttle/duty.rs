@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use pinfeed::loader::Workers;
-use pinfeed::{DataLoader, Tensor, from_fn, stream};
+use pinfeed::{DataLoader, Tensor, from_fn, iterable};
 use shuttle::sync::{Condvar, Mutex};
 
 use crate::explore::explore;
@@ -115,7 +115,7 @@ fn pull() {
     let waits = 1 + below(len as usize - 1) as u64;
     let begun = Arc::new(Begun::default());
     let own = Arc::clone(&begun);
-    let items = stream::from_fn(move |epoch, _| {
+    let items = iterable::from_fn(move |epoch, _| {
         let own = Arc::clone(&own);
         Ok((0..len as i64).map(move |item| {
             if item as u64 == waits {
@@ -125,7 +125,7 @@ fn pull() {
         }))
     });
     let own = Arc::clone(&begun);
-    let loader = DataLoader::stream(items)
+    let loader = DataLoader::iterable(items)
         .num_workers(Workers::Auto)
         .cores(2 + below(2))
         .prefetch(2 + below(2))

@@ -23,7 +23,7 @@ fn make_early() {
     let builder = builder.num_workers(how.workers).prefetch(how.prefetch);
     let loader = builder
         .pin_memory(&device)
-        .max_batch_bytes(SLAB)
+        .min_slab_bytes(SLAB)
         .build()
         .unwrap();
     let mut given_back = 0;

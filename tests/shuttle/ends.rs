@@ -121,7 +121,11 @@ fn epochs_on_threads() {
             let epoch = loader.owned_epoch(below(5) as u64);
             drop(loader);
             if sends {
-                for (number, there) in epoch.to_device(&device, 1).take(batches).enumerate() {
+                for (number, there) in epoch
+                    .prefetch_to_device(&device, 1)
+                    .take(batches)
+                    .enumerate()
+                {
                     check_there(&there.unwrap(), how.samples_of(number));
                 }
                 return;

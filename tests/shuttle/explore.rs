@@ -8,6 +8,7 @@ use std::sync::{Mutex, Once, PoisonError};
 use std::time::{Duration, Instant};
 
 use pinfeed::SampleRng;
+use pinfeed::rng::RngKey;
 use shuttle::scheduler::{Schedule, Scheduler, Task, TaskId};
 use shuttle::{Config, FailurePersistence, Runner};
 
@@ -36,7 +37,11 @@ pub fn explore(name: &'static str, scenario: impl Fn() + Send + Sync + 'static) 
         end: Instant::now() + Duration::from_secs_f64(seconds),
         schedules: 0,
         step: 0,
-        rng: SampleRng::new(seed, 0, 0),
+        rng: SampleRng::for_sample(RngKey {
+            seed,
+            epoch: 0,
+            position: 0,
+        }),
         way: Way::Any,
     };
     name_seeds_of_aborts();
@@ -127,7 +132,11 @@ impl Scheduler for Chooser {
         self.schedules += 1;
         *SCHEDULE.lock().unwrap_or_else(PoisonError::into_inner) = self.failure();
         self.step = 0;
-        self.rng = SampleRng::new(self.seed, 0, 0);
+        self.rng = SampleRng::for_sample(RngKey {
+            seed: self.seed,
+            epoch: 0,
+            position: 0,
+        });
         self.way = match self.rng.below(3) {
             0 => Way::Any,
             1 => Way::Runs,

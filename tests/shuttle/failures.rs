@@ -62,7 +62,7 @@ fn broken_samples_cost_their_batch() {
             check_epoch(how, faults, loader.epoch(epoch));
             assert_eq!(loader.stats().unpinned, 0);
         }
-        let batches = loader.epoch(2).to_device(&device, below(3));
+        let batches = loader.epoch(2).prefetch_to_device(&device, below(3));
         check_epoch(how, faults, batches.map(|there| back(&there?)));
         drop(loader);
         check_all_back(&device);
@@ -164,7 +164,11 @@ fn epochs_outlive_their_device() {
         for epoch in 0..3 {
             let mut batches = 0;
             if coin() {
-                for (number, there) in loader.epoch(epoch).to_device(&device, 1).enumerate() {
+                for (number, there) in loader
+                    .epoch(epoch)
+                    .prefetch_to_device(&device, 1)
+                    .enumerate()
+                {
                     batches += 1;
                     if let Ok(batch) = there.and_then(|there| back(&there)) {
                         check(&batch, how.samples_of(number));
@@ -298,7 +302,7 @@ fn bad_samples_are_replaced_or_left_out() {
                     bad.check(epoch.map(|batch| Ok(batch?.1.to_vec())));
                 }),
                 false => {
-                    let epochs = loader.epochs(0..epochs).to_device(&device, depth);
+                    let epochs = loader.epochs(0..epochs).prefetch_to_device(&device, depth);
                     epochs.for_each(|epoch| {
                         bad.check(epoch.map(|batch| Ok(back(&batch?)?.1.to_vec())));
                     });

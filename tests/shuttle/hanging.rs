@@ -4,10 +4,10 @@
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::error::CollateError;
+use pinfeed::loader::TryNext;
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, Result, Sample, SampleRng, Tensor};
 use shuttle::sync::{Condvar, Mutex};
@@ -197,10 +197,7 @@ fn any() -> How {
 }
 
 /// Waits for the next, in one of several ways.
-fn next<T>(
-    try_next: &mut dyn FnMut(Option<Duration>) -> Poll<Option<T>>,
-    wait: bool,
-) -> Poll<Option<T>> {
+fn next<T>(try_next: &mut dyn FnMut(Option<Duration>) -> TryNext<T>, wait: bool) -> TryNext<T> {
     match wait {
         true => try_next(Some(Duration::from_millis(below(20) as u64))),
         false => {
@@ -225,10 +222,11 @@ fn iterate(scene: &Scene, loader: &DataLoader<Tensor<i64>>, epoch: u64, take: us
                         },
                         coin(),
                     ),
-                    _ => Poll::Ready(batches.next()),
+                    _ => batches.next().map_or(TryNext::End, TryNext::Batch),
                 };
-                if let Poll::Ready(batch) = asked {
-                    break batch.unwrap();
+                match asked {
+                    TryNext::NotYet => {}
+                    asked => break asked.batch().unwrap(),
                 }
             };
             scene.check(number, batch.map(|batch| batch.to_vec()), hangs);
@@ -237,7 +235,9 @@ fn iterate(scene: &Scene, loader: &DataLoader<Tensor<i64>>, epoch: u64, take: us
             assert!(batches.next().is_none());
         }
     } else {
-        let mut batches = loader.epoch(epoch).to_device(&scene.device, below(3));
+        let mut batches = loader
+            .epoch(epoch)
+            .prefetch_to_device(&scene.device, below(3));
         for number in 0..take {
             let there = loop {
                 let asked = match way {
@@ -248,10 +248,11 @@ fn iterate(scene: &Scene, loader: &DataLoader<Tensor<i64>>, epoch: u64, take: us
                         },
                         coin(),
                     ),
-                    _ => Poll::Ready(batches.next()),
+                    _ => batches.next().map_or(TryNext::End, TryNext::Batch),
                 };
-                if let Poll::Ready(batch) = asked {
-                    break batch.unwrap();
+                match asked {
+                    TryNext::NotYet => {}
+                    asked => break asked.batch().unwrap(),
                 }
             };
             let back = there.and_then(|there| Ok(there.to_host(true)?.wait()?.to_vec()));
@@ -293,7 +294,10 @@ fn all_hang() {
 fn epochs_follow_each_other() {
     explore("epochs_follow_each_other", || {
         let (scene, loader) = Scene::any();
-        for epoch in loader.epochs(0..2).to_device(&scene.device, below(3)) {
+        for epoch in loader
+            .epochs(0..2)
+            .prefetch_to_device(&scene.device, below(3))
+        {
             let mut seen = 0;
             for (number, there) in epoch.enumerate() {
                 seen += 1;

@@ -79,7 +79,7 @@ fn batches_are_sent_ahead() {
         // Who reads nothing back begins an epoch while copies of the last are under way.
         let reads = coin();
         for epoch in 0..2 {
-            let mut batches = loader.epoch(epoch).to_device(&device, depth);
+            let mut batches = loader.epoch(epoch).prefetch_to_device(&device, depth);
             for number in 0..how.batches() {
                 assert_eq!(batches.len(), how.batches() - number);
                 let there = batches.next().unwrap().unwrap();

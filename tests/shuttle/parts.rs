@@ -75,7 +75,7 @@ fn parts_make_up_their_batches() {
         let loader = loader(how, None, &device);
         for epoch in 0..2 {
             let depth = below(4);
-            let mut batches = loader.epoch(epoch).to_device(&device, depth);
+            let mut batches = loader.epoch(epoch).prefetch_to_device(&device, depth);
             for number in 0..how.batches() {
                 assert_eq!(batches.len(), how.batches() - number);
                 let there = batches.next().unwrap().unwrap();
@@ -106,7 +106,7 @@ fn parts_wait_for_memory() {
         device.set_pinned_budget_bytes((2 + below(4)) * crate::support::SLAB);
         device.set_device_budget_bytes((1 + below(3)) * BLOCK);
         let loader = loader(how, None, &device);
-        let batches = loader.epoch(0).to_device(&device, below(3));
+        let batches = loader.epoch(0).prefetch_to_device(&device, below(3));
         for (number, there) in batches.enumerate() {
             check_there(&there.unwrap(), how.samples_of(number));
         }
@@ -129,7 +129,7 @@ fn parts_stop_where_the_memory_ends() {
         device.set_device_budget_bytes(room * BLOCK);
         let loader = loader(how, None, &device);
         let mut held: Vec<(usize, PairOnDevice)> = Vec::new();
-        let batches = loader.epoch(0).to_device(&device, below(3));
+        let batches = loader.epoch(0).prefetch_to_device(&device, below(3));
         let mut seen = 0;
         for (number, there) in batches.enumerate() {
             seen += 1;
@@ -171,7 +171,7 @@ fn a_part_that_fails_fails_its_batch() {
             }
         });
         for epoch in 0..2 {
-            let mut batches = loader.epoch(epoch).to_device(&device, below(3));
+            let mut batches = loader.epoch(epoch).prefetch_to_device(&device, below(3));
             for number in 0..how.batches() {
                 let samples = how.samples_of(number);
                 match batches.next().unwrap() {
@@ -203,7 +203,7 @@ fn epochs_in_parts_are_left() {
         let loader = loader(how, None, &device);
         let mut kept = Vec::new();
         for epoch in 0..3 {
-            let mut batches = loader.epoch(epoch).to_device(&device, below(3));
+            let mut batches = loader.epoch(epoch).prefetch_to_device(&device, below(3));
             for number in 0..below(how.batches() + 1) {
                 let there = batches.next().unwrap().unwrap();
                 match coin() {

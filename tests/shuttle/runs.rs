@@ -101,7 +101,7 @@ fn runs_are_left() {
                     }
                 }
                 Some(depth) => {
-                    let mut epoch = epoch.to_device(&device, depth);
+                    let mut epoch = epoch.prefetch_to_device(&device, depth);
                     for number in 0..wanted {
                         check_there(&epoch.next().unwrap().unwrap(), how.samples_of(number));
                     }
@@ -129,7 +129,7 @@ fn batches_of_runs_go_together() {
         }
         let loader = how.loader(&device);
         let depth = below(12);
-        for epoch in loader.epochs(0..2).to_device(&device, depth) {
+        for epoch in loader.epochs(0..2).prefetch_to_device(&device, depth) {
             let mut kept = Vec::new();
             for (number, there) in epoch.enumerate() {
                 let there = there.unwrap();
@@ -201,7 +201,7 @@ fn bad_samples_are_in_runs() {
                 .for_each(|(number, batch)| sees(number, batch)),
             false => loader
                 .epoch(0)
-                .to_device(&device, 1 + below(3))
+                .prefetch_to_device(&device, 1 + below(3))
                 .enumerate()
                 .for_each(|(number, there)| sees(number, there.and_then(|there| back(&there)))),
         }

@@ -91,7 +91,7 @@ fn load(how: How, dataset: impl Dataset<Sample = (Tensor<u8>, i64)>, is_whole: b
             }
         }
     } else {
-        for epoch in loader.epochs(0..EPOCHS).to_device(&device, 1) {
+        for epoch in loader.epochs(0..EPOCHS).prefetch_to_device(&device, 1) {
             let batches = epoch.take(most());
             for (number, batch) in batches.enumerate() {
                 check_there(&batch.unwrap(), how.samples_of(number));
@@ -172,8 +172,10 @@ fn requests_are_made_ahead() {
             len: how.len,
             fetched: Arc::clone(&fetched),
         });
-        let staged = staged.in_flight(1 + below(3)).ahead(1 + below(8));
-        let staged = Arc::new(staged.max_bytes(max_bytes));
+        let staged = staged
+            .with_in_flight(1 + below(3))
+            .with_lookahead(1 + below(8));
+        let staged = Arc::new(staged.with_max_bytes(max_bytes));
         let is_whole = coin();
         load(how, Arc::clone(&staged), is_whole);
         let stats = staged.stats();
@@ -248,8 +250,10 @@ fn requests_hang() {
             gate: Arc::clone(&gate),
         });
         let (in_flight, max_bytes) = (1 + below(3), [1, 2 * BYTES, 100 * BYTES][below(3)]);
-        let staged = staged.in_flight(in_flight).ahead(1 + below(8));
-        let staged = Arc::new(staged.max_bytes(max_bytes));
+        let staged = staged
+            .with_in_flight(in_flight)
+            .with_lookahead(1 + below(8));
+        let staged = Arc::new(staged.with_max_bytes(max_bytes));
         let device = device();
         let builder = DataLoader::builder(Arc::clone(&staged));
         let timeout = Duration::from_millis([5, 50][below(2)]);

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use pinfeed::loader::StreamLoader;
-use pinfeed::stream::{self, StreamSource};
+use pinfeed::iterable::{self, IterableDataset};
+use pinfeed::loader::IterableLoader;
 use pinfeed::{BoxError, DataLoader, Device, Error, Tensor};
 use shuttle::thread;
 
@@ -19,8 +19,8 @@ use crate::support::{
 const EPOCHS: u64 = 3;
 
 /// A stream of so many items. Nobody else pulls from it meanwhile; each item may take a while, and so may finding the end.
-fn items(len: u64) -> impl StreamSource<Sample = (Tensor<u8>, i64)> {
-    let numbers = stream::from_fn(move |_, _| {
+fn items(len: u64) -> impl IterableDataset<Sample = (Tensor<u8>, i64)> {
+    let numbers = iterable::from_fn(move |_, _| {
         let pulling = Arc::new(AtomicUsize::new(0));
         Ok((0..=len).map_while(move |number| {
             assert_eq!(pulling.fetch_add(1, Ordering::Relaxed), 0);
@@ -34,11 +34,11 @@ fn items(len: u64) -> impl StreamSource<Sample = (Tensor<u8>, i64)> {
     numbers.map(|number, _| Ok(sample(number)?))
 }
 
-fn loader<S>(how: How, source: S, device: &Device) -> StreamLoader<Pair>
+fn loader<S>(how: How, source: S, device: &Device) -> IterableLoader<Pair>
 where
-    S: StreamSource<Sample = (Tensor<u8>, i64)>,
+    S: IterableDataset<Sample = (Tensor<u8>, i64)>,
 {
-    let builder = DataLoader::stream(source).batch_size(how.batch);
+    let builder = DataLoader::iterable(source).batch_size(how.batch);
     let mut builder = builder.num_workers(how.workers);
     if how.workers > 0 {
         builder = builder.prefetch(how.prefetch);
@@ -83,7 +83,7 @@ fn batches_come_until_the_end() {
                 assert!(most <= how.batches() || epoch.next().is_none());
             }
         } else {
-            for mut epoch in epochs.to_device(&device, below(4)) {
+            for mut epoch in epochs.prefetch_to_device(&device, below(4)) {
                 let most = most(coin());
                 for number in 0..most.min(how.batches()) {
                     check_there(&epoch.next().unwrap().unwrap(), how.samples_of(number));
@@ -107,7 +107,10 @@ fn batches_of_streams_travel_across_the_boundary() {
         let (device, depth) = (device(), 1 + below(3));
         let loader = loader(how, items(how.len), &device);
         let all = 2 * how.batches();
-        let mut batches = loader.epochs(0..2).to_device(&device, depth).flatten();
+        let mut batches = loader
+            .epochs(0..2)
+            .prefetch_to_device(&device, depth)
+            .flatten();
         for at in 0..all {
             let there = batches.next().unwrap().unwrap();
             let held = (at..all.min(at + depth + 1)).count() * BLOCK;
@@ -131,7 +134,7 @@ fn streams_that_break_end_their_epoch() {
         let device = device();
         let broken = below(how.len as usize) as u64;
         let (panics, fails_to_load) = (coin(), coin());
-        let numbers = stream::from_fn(move |epoch, _| {
+        let numbers = iterable::from_fn(move |epoch, _| {
             Ok(
                 (0..how.len).map(move |number| match (epoch, number == broken) {
                     (1, true) if !fails_to_load && panics => panic_quietly("no item"),
@@ -172,8 +175,8 @@ fn streams_that_break_end_their_epoch() {
 }
 
 /// A stream of so many items, behind which others are skipped without end.
-fn endless(len: u64) -> impl StreamSource<Sample = (Tensor<u8>, i64)> {
-    let numbers = stream::from_fn(|_, _| {
+fn endless(len: u64) -> impl IterableDataset<Sample = (Tensor<u8>, i64)> {
+    let numbers = iterable::from_fn(|_, _| {
         Ok((0u64..).map(|number| {
             thread::yield_now();
             Ok(number)
@@ -204,7 +207,7 @@ fn streams_are_left_while_they_are_pulled() {
                 }
             }
         } else {
-            for mut epoch in epochs.to_device(&device, below(4)) {
+            for mut epoch in epochs.prefetch_to_device(&device, below(4)) {
                 for number in 0..below(whole + 1) {
                     check_there(&epoch.next().unwrap().unwrap(), how.samples_of(number));
                 }
@@ -228,7 +231,7 @@ fn who_is_given_up_pulls_no_more() {
 
         let (gate, alive) = (Arc::<Gate>::default(), Arc::new(AtomicUsize::new(0)));
         let (closed, opened, hangs_at) = (Arc::clone(&gate), Arc::clone(&alive), below(4) as i64);
-        let numbers = stream::from_fn(move |_, _| {
+        let numbers = iterable::from_fn(move |_, _| {
             opened.fetch_add(1, Ordering::SeqCst);
             let (counted, closed) = (Counted(Arc::clone(&opened)), Arc::clone(&closed));
             Ok((0i64..).map(move |number| {
@@ -240,7 +243,7 @@ fn who_is_given_up_pulls_no_more() {
                 Ok(number)
             }))
         });
-        let loader: StreamLoader<Tensor<i64>> = DataLoader::stream(numbers.skip(u64::MAX))
+        let loader: IterableLoader<Tensor<i64>> = DataLoader::iterable(numbers.skip(u64::MAX))
             .num_workers(1 + below(2))
             .timeout(Duration::from_millis(5))
             .build()

@@ -84,12 +84,14 @@ fn iterate<B: Batch>(loader: &DataLoader<B>, device: &Device) {
     match (coin(), coin().then(|| below(3))) {
         (true, None) => loader.epochs(epochs).for_each(|epoch| count(epoch, most)),
         (true, Some(depth)) => {
-            let epochs = loader.epochs(epochs).to_device(device, depth);
+            let epochs = loader.epochs(epochs).prefetch_to_device(device, depth);
             epochs.for_each(|epoch| count(epoch, most));
         }
         (false, None) => epochs.for_each(|epoch| count(loader.epoch(epoch), most)),
         (false, Some(depth)) => {
-            epochs.for_each(|epoch| count(loader.epoch(epoch).to_device(device, depth), most));
+            epochs.for_each(|epoch| {
+                count(loader.epoch(epoch).prefetch_to_device(device, depth), most)
+            });
         }
     }
 }

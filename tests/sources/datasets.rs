@@ -5,12 +5,13 @@ use std::sync::{Arc, Mutex};
 
 use proptest::prelude::*;
 
-use pinfeed::dataset::{ConcatDataset, Pass, Subset, random_split};
+use pinfeed::dataset::{ConcatDataset, Pass, Subset, VecDataset, random_split};
+use pinfeed::iterable::{self, IterableDataset};
 use pinfeed::loader::World;
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{
     MixtureSampler, RandomSampler, Sampler, SequentialSampler, WeightedRandomSampler,
 };
-use pinfeed::stream::{self, StreamSource};
 use pinfeed::{BoxError, DataLoader, Dataset, Error, SampleRng, Tensor, TensorDataset, from_fn};
 
 /// A data set of numbers that remembers what it was told, and may change its length.
@@ -76,7 +77,14 @@ impl Dataset for Spy {
 }
 
 fn get<D: Dataset>(dataset: &D, index: u64) -> Result<D::Sample, BoxError> {
-    dataset.get(index, &mut SampleRng::new(0, 0, 0))
+    dataset.get(
+        index,
+        &mut SampleRng::for_sample(RngKey {
+            seed: 0,
+            epoch: 0,
+            position: 0,
+        }),
+    )
 }
 
 fn all<D: Dataset>(dataset: &D) -> Vec<D::Sample> {
@@ -87,7 +95,7 @@ fn all<D: Dataset>(dataset: &D) -> Vec<D::Sample> {
 
 fn reason<T: std::fmt::Debug>(refused: Result<T, Error>) -> String {
     match refused {
-        Err(Error::Option { option, reason }) => format!("{option}: {reason}"),
+        Err(Error::InvalidOption { option, reason }) => format!("{option}: {reason}"),
         other => panic!("{other:?}"),
     }
 }
@@ -173,9 +181,14 @@ fn zipped_data_sets_are_side_by_side() {
         Some("1.txt".into())
     );
 
-    let refused = vec![0u8; 3].zip(vec![0u8; 4]);
+    let refused = VecDataset::new(vec![0u8; 3]).zip(vec![0u8; 4]);
     assert!(reason(refused).starts_with("Dataset::zip: the data sets have 3 and 4 samples"));
-    assert!(vec![0u8; 0].zip(vec![0u8; 0]).unwrap().is_empty());
+    assert!(
+        VecDataset::new(vec![0u8; 0])
+            .zip(vec![0u8; 0])
+            .unwrap()
+            .is_empty()
+    );
 }
 
 /// More indices at once than a worker asks for: none is lost, whatever the pieces they are passed on in.
@@ -209,7 +222,11 @@ fn what_is_gone_is_an_error_of_its_sample() {
         (&concat, 17, 14),
         (&concat, 7, 4),
     ] {
-        let mut rng = SampleRng::new(0, 0, 0);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: 0,
+            epoch: 0,
+            position: 0,
+        });
         let error = dataset.get(gone, &mut rng).unwrap_err().to_string();
         assert_eq!(error, "the data set that it is from has only 5 samples now");
         assert_eq!(dataset.get(still, &mut rng).unwrap(), 4);
@@ -249,9 +266,14 @@ fn registered_memory_shows_through() {
     }
     assert!(Subset::new(Registered, [0]).unwrap().is_registered());
     assert!(Registered.zip(vec![0i64; 2]).unwrap().is_registered());
-    assert!(vec![0i64; 2].zip(Registered).unwrap().is_registered());
+    assert!(
+        VecDataset::new(vec![0i64; 2])
+            .zip(Registered)
+            .unwrap()
+            .is_registered()
+    );
     let mixed = vec![
-        Box::new(vec![0i64]) as Box<dyn Dataset<Sample = i64>>,
+        Box::new(VecDataset::new(vec![0i64])) as Box<dyn Dataset<Sample = i64>>,
         Box::new(Registered),
     ];
     assert!(ConcatDataset::new(mixed).unwrap().is_registered());
@@ -297,7 +319,7 @@ fn parts_are_as_long_as_pytorchs() {
 /// Of as many sizes as the program's text says, there are as many parts; otherwise it is a list of them.
 #[test]
 fn parts_come_as_their_sizes_do() {
-    let data = || Arc::new((0..10i64).collect::<Vec<_>>());
+    let data = || Arc::new(VecDataset::new((0..10i64).collect()));
     let [one, other] = random_split(data(), [0.7, 0.3], 7).unwrap();
     assert_eq!((one.len(), other.len()), (7, 3));
     let [first] = random_split(data(), &[10], 7).unwrap();
@@ -387,7 +409,7 @@ fn a_mixture_does_not_depend_on_ranks_or_workers() {
         let mixture = MixtureSampler::new(&dataset().lengths(), &[0.75, 0.25], 7).unwrap();
         let loader = DataLoader::builder(dataset())
             .batch_size(batch_size)
-            .sampler(mixture.num_samples(96))
+            .sampler(mixture.with_num_samples(96))
             .drop_last(true)
             .num_workers(workers)
             .world(World::new(rank, ranks).unwrap())
@@ -481,7 +503,7 @@ fn what_does_not_fit_is_loaded_each_time() {
     let cached = sizes.cached(2_000);
     all(&cached);
     assert_eq!(cached.stats().samples, 2);
-    let nothing = vec![1i64, 2].cached(0);
+    let nothing = VecDataset::new(vec![1i64, 2]).cached(0);
     assert_eq!((all(&nothing), all(&nothing)), (vec![1, 2], vec![1, 2]));
     assert_eq!(
         (
@@ -512,7 +534,7 @@ fn samples_are_measured_by_their_memory() {
     let around = |bytes: usize, expected: usize| {
         assert!((expected..expected + 300).contains(&bytes), "{bytes}")
     };
-    around(bytes(vec![7i64]), 8);
+    around(bytes(VecDataset::new(vec![7i64])), 8);
     around(bytes(from_fn(1, |_, _| Ok(roomy()))), 5_000);
     around(
         bytes(from_fn(1, |_, _| Ok(String::from_utf8(roomy())?))),
@@ -570,7 +592,7 @@ fn kept_tensors_are_read_only() {
     }
     assert_eq!(get(&cached, 1).unwrap().0.as_slice(), [1; 100]);
     // A vector is a copy, to be changed at will.
-    let cached = vec![vec![1u8, 2]].cached(1 << 20);
+    let cached = VecDataset::new(vec![vec![1u8, 2]]).cached(1 << 20);
     for _ in 0..2 {
         let mut sample = get(&cached, 0).unwrap();
         assert_eq!(sample, [1, 2]);
@@ -600,7 +622,7 @@ fn a_cache_does_not_freeze_randomness() {
     }
 
     let augment = |number: i64, rng: &mut SampleRng| Ok(number as f32 + rng.f32());
-    let numbers: Vec<i64> = (0..20).collect();
+    let numbers = VecDataset::new((0..20i64).collect());
     let run = |dataset: Box<dyn Dataset<Sample = f32>>| -> Vec<f32> {
         let loader = DataLoader::builder(dataset)
             .shuffle(true)
@@ -763,7 +785,7 @@ fn numbers_of_samples_are_what_the_program_has() {
     assert_eq!(from_fn(3, |_, _| Ok(0i64)).len(), 3);
     assert_eq!(from_fn(3u32, |_, _| Ok(0i64)).len(), 3);
     assert_eq!(from_fn(u64::MAX, |_, _| Ok(0i64)).len(), u64::MAX);
-    let random = RandomSampler::new(paths.len(), 1).num_samples(paths.len() * 2);
+    let random = RandomSampler::with_seed(paths.len(), 1).with_num_samples(paths.len() * 2);
     assert_eq!(
         (random.len(), SequentialSampler::new(paths.len()).len()),
         (6, 3)
@@ -771,10 +793,10 @@ fn numbers_of_samples_are_what_the_program_has() {
     let weighted = WeightedRandomSampler::new(&[1.0; 3], paths.len(), 1).unwrap();
     let mixture = MixtureSampler::new(&[paths.len(), 2], &[0.5, 0.5], 1).unwrap();
     assert_eq!((weighted.len(), mixture.len()), (3, 5));
-    let stream = stream::from_fn(|_, _| Ok((0..9i64).map(Ok)))
+    let stream = iterable::from_fn(|_, _| Ok((0..9i64).map(Ok)))
         .skip(paths.len())
         .take(paths.len());
-    let batch = DataLoader::stream(stream)
+    let batch = DataLoader::iterable(stream)
         .batch_size(9)
         .build()
         .unwrap()

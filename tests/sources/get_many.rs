@@ -330,7 +330,7 @@ fn a_panic_is_its_own_samples() {
     for (at_once, workers) in [(1, 0), (7, 0), (7, 3)] {
         let loader = builder(at_once, workers, OnError::Fail).batch_size(96);
         let loader: DataLoader<Pair> = loader.build().unwrap();
-        let first = RandomSampler::new(96, 4);
+        let first = RandomSampler::with_seed(96, 4);
         let first = (0..96).map(|at| first.index(0, at));
         let first = first.enumerate().find(|(_, index)| BAD.contains(index));
         match loader.epoch(0).next() {
@@ -569,7 +569,7 @@ fn a_call_that_hangs_names_all_its_samples() {
         let loader = builder.build().unwrap();
         let order: Vec<u64> = match shuffle {
             true => {
-                let sampler = RandomSampler::new(40, 3);
+                let sampler = RandomSampler::with_seed(40, 3);
                 (0..40).map(|position| sampler.index(0, position)).collect()
             }
             false => (0..40).collect(),

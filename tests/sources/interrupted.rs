@@ -9,13 +9,12 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, mpsc};
-use std::task::Poll;
 use std::thread;
 use std::time::Duration;
 
 use pinfeed::error::Stage;
-use pinfeed::loader::{StreamEpoch, StreamLoader, StreamState};
-use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
+use pinfeed::iterable::{self, ItemIter, IterableDataset, Shard};
+use pinfeed::loader::{IterableEpoch, IterableLoader, IterableState, TryNext};
 use pinfeed::{BoxError, DataLoader, Error, Result, SampleRng, Tensor};
 
 const LEN: u64 = 12_000;
@@ -74,10 +73,10 @@ struct Counting {
     at: u64,
 }
 
-impl StreamSource for Numbers {
+impl IterableDataset for Numbers {
     type Item = i64;
     type Sample = i64;
-    type Stream = Counting;
+    type Iter = Counting;
 
     fn open(&self, epoch: u64, _: Shard) -> Result<Counting, BoxError> {
         Ok(Counting {
@@ -92,7 +91,7 @@ impl StreamSource for Numbers {
     }
 }
 
-impl ItemStream for Counting {
+impl ItemIter for Counting {
     type Item = i64;
 
     fn next(&mut self) -> Option<Result<i64, BoxError>> {
@@ -104,7 +103,7 @@ impl ItemStream for Counting {
             shared.pulled.fetch_add(1, Ordering::SeqCst);
             if shared.waits_at.load(Ordering::SeqCst) == self.at {
                 shared.is_there.store(1, Ordering::SeqCst);
-                while stream::progress().is_ok() {
+                while iterable::progress().is_ok() {
                     thread::yield_now();
                 }
                 let pulled = shared.pulled.load(Ordering::SeqCst);
@@ -131,12 +130,12 @@ struct Every<S>(S, i64);
 
 struct EveryStream<I>(I, i64);
 
-impl<S: StreamSource<Item = i64, Sample = i64>> StreamSource for Every<S> {
+impl<S: IterableDataset<Item = i64, Sample = i64>> IterableDataset for Every<S> {
     type Item = i64;
     type Sample = i64;
-    type Stream = EveryStream<S::Stream>;
+    type Iter = EveryStream<S::Iter>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError> {
         Ok(EveryStream(self.0.open(epoch, shard)?, self.1))
     }
 
@@ -145,7 +144,7 @@ impl<S: StreamSource<Item = i64, Sample = i64>> StreamSource for Every<S> {
     }
 }
 
-impl<I: ItemStream<Item = i64>> ItemStream for EveryStream<I> {
+impl<I: ItemIter<Item = i64>> ItemIter for EveryStream<I> {
     type Item = i64;
 
     fn next(&mut self) -> Option<Result<i64, BoxError>> {
@@ -154,7 +153,7 @@ impl<I: ItemStream<Item = i64>> ItemStream for EveryStream<I> {
                 Ok(number) if number % self.1 != self.1 - 1 => {}
                 item => return Some(item),
             }
-            if let Err(interrupted) = stream::progress() {
+            if let Err(interrupted) = iterable::progress() {
                 return Some(Err(interrupted.into()));
             }
         }
@@ -169,32 +168,32 @@ impl<I: ItemStream<Item = i64>> ItemStream for EveryStream<I> {
     }
 }
 
-fn loader<S: StreamSource<Sample = i64>>(
+fn loader<S: IterableDataset<Sample = i64>>(
     source: S,
     batch_size: usize,
     workers: usize,
-) -> StreamLoader<Tensor<i64>> {
-    let builder = DataLoader::stream(source).batch_size(batch_size).seed(3);
+) -> IterableLoader<Tensor<i64>> {
+    let builder = DataLoader::iterable(source).batch_size(batch_size).seed(3);
     builder.num_workers(workers).build().unwrap()
 }
 
-fn all(epoch: StreamEpoch<'_, Tensor<i64>>) -> Vec<i64> {
+fn all(epoch: IterableEpoch<'_, Tensor<i64>>) -> Vec<i64> {
     epoch.flat_map(|batch| batch.unwrap().to_vec()).collect()
 }
 
 /// Takes batches until the source waits.
-fn until_there(epoch: &mut StreamEpoch<'_, Tensor<i64>>, numbers: &Numbers) -> Vec<i64> {
+fn until_there(epoch: &mut IterableEpoch<'_, Tensor<i64>>, numbers: &Numbers) -> Vec<i64> {
     let mut seen = Vec::new();
     while !numbers.is_there() {
-        if let Poll::Ready(batch) = epoch.next_timeout(Duration::from_millis(1)) {
-            seen.extend(batch.unwrap().unwrap().to_vec());
+        if let TryNext::Batch(batch) = epoch.next_timeout(Duration::from_millis(1)) {
+            seen.extend(batch.unwrap().to_vec());
         }
     }
     seen
 }
 
 /// Leaves a stream in all ways, while it waits at each of some numbers.
-fn left_in_all_ways<S: StreamSource<Sample = i64>>(
+fn left_in_all_ways<S: IterableDataset<Sample = i64>>(
     what: &str,
     batch_size: usize,
     make: impl Fn(Numbers) -> S,
@@ -281,7 +280,7 @@ fn what_is_skipped_is_left() {
     });
     left_in_all_ways("skip and mix", 50, |numbers| {
         let skipped = |count| numbers.clone().skip(count);
-        stream::mix([(skipped(10), 1.0), (skipped(MANY as u64), 2.0)]).unwrap()
+        iterable::mix([(skipped(10), 1.0), (skipped(MANY as u64), 2.0)]).unwrap()
     });
 }
 
@@ -303,7 +302,7 @@ fn rows_are_left_while_they_are_packed() {
         rows.map(|row, _| Ok(row.tokens.iter().map(|token| i64::from(*token)).sum()))
     });
     left_in_all_ways("best_fit", 50, |numbers| {
-        let rows = tokens(numbers).pack(32).unwrap().best_fit(MANY);
+        let rows = tokens(numbers).pack(32).unwrap().with_best_fit(MANY);
         rows.map(|row, _| Ok(row.tokens.iter().map(|token| i64::from(*token)).sum()))
     });
 }
@@ -312,7 +311,7 @@ fn rows_are_left_while_they_are_packed() {
 #[test]
 fn a_loader_within_a_stream_is_left() {
     left_in_all_ways("a loader within", 50, |numbers| {
-        stream::from_fn(move |epoch, _| {
+        iterable::from_fn(move |epoch, _| {
             let inner = Arc::new(loader(numbers.clone().shuffle(MANY), 20, 0));
             let batches = inner.owned_epoch(epoch);
             Ok(batches.flat_map(|batch| match batch {
@@ -326,20 +325,20 @@ fn a_loader_within_a_stream_is_left() {
 /// A run is left again while it is resumed, by pulling what was given out, or a window, again.
 #[test]
 fn a_run_is_left_while_it_is_resumed() {
-    fn check<S: StreamSource<Sample = i64>>(make: impl Fn(Numbers) -> S, waits_at: u64) {
+    fn check<S: IterableDataset<Sample = i64>>(make: impl Fn(Numbers) -> S, waits_at: u64) {
         let whole = loader(make(Numbers::new(NEVER)), 50, 0);
         let mut epoch = whole.epoch(0);
         epoch
             .by_ref()
             .take(120)
             .for_each(|batch| _ = batch.unwrap());
-        let state: StreamState = epoch.state();
+        let state: IterableState = epoch.state();
         let rest = all(epoch);
         for leaks in [false, true] {
             let numbers = Numbers::new(waits_at);
             let resumed = loader(make(numbers.clone()), 50, 1);
             let mut epoch = resumed.resume(0..1, &state).unwrap().next().unwrap();
-            assert!(epoch.try_next().is_pending());
+            assert!(matches!(epoch.try_next(), TryNext::NotYet));
             numbers.wait_until_there();
             match leaks {
                 true => std::mem::forget(epoch),
@@ -355,7 +354,7 @@ fn a_run_is_left_while_it_is_resumed() {
     }
     // (An iterator cannot seek.)
     let blind = |numbers: Numbers| {
-        stream::from_fn(move |epoch, shard| {
+        iterable::from_fn(move |epoch, shard| {
             let mut numbers = numbers.open(epoch, shard)?;
             Ok(std::iter::from_fn(move || numbers.next()))
         })
@@ -369,7 +368,7 @@ fn a_run_is_left_while_it_is_resumed() {
                 .map(|number, _| Ok(vec![number as u32]))
                 .pack(1)
                 .unwrap();
-            rows.best_fit(MANY)
+            rows.with_best_fit(MANY)
                 .map(|row, _| Ok(i64::from(row.tokens[0])))
         },
         5_100,
@@ -379,13 +378,13 @@ fn a_run_is_left_while_it_is_resumed() {
 /// Whoever pulls for no loader, or on the program's own thread, is not interrupted.
 #[test]
 fn nobody_interrupts_the_program() {
-    assert_eq!(stream::progress(), Ok(()));
+    assert_eq!(iterable::progress(), Ok(()));
     let asked = Arc::<AtomicU64>::default();
     let counted = Arc::clone(&asked);
-    let numbers = stream::from_fn(move |_, _| {
+    let numbers = iterable::from_fn(move |_, _| {
         let counted = Arc::clone(&counted);
         Ok((0..10i64).map(move |number| {
-            assert_eq!(stream::progress(), Ok(()));
+            assert_eq!(iterable::progress(), Ok(()));
             counted.fetch_add(1, Ordering::Relaxed);
             Ok(number)
         }))
@@ -398,8 +397,8 @@ fn nobody_interrupts_the_program() {
 const TIMEOUT: Duration = Duration::from_millis(400);
 
 /// Numbers that come slowly: 60 of them take longer than the timeout.
-fn slow() -> impl StreamSource<Item = i64, Sample = i64> + Clone {
-    Arc::new(stream::from_fn(|_, _| {
+fn slow() -> impl IterableDataset<Item = i64, Sample = i64> + Clone {
+    Arc::new(iterable::from_fn(|_, _| {
         Ok((0..61i64).map(|number| {
             thread::sleep(Duration::from_millis(10));
             Ok(number)
@@ -410,9 +409,9 @@ fn slow() -> impl StreamSource<Item = i64, Sample = i64> + Clone {
 /// What comes slowly is not what hangs.
 #[test]
 fn each_item_has_the_timeout() {
-    fn check<S: StreamSource<Sample = i64>>(source: S, batch_size: usize, expected: i64) {
-        let builder = DataLoader::stream(source).batch_size(batch_size);
-        let loader: StreamLoader<Tensor<i64>> =
+    fn check<S: IterableDataset<Sample = i64>>(source: S, batch_size: usize, expected: i64) {
+        let builder = DataLoader::iterable(source).batch_size(batch_size);
+        let loader: IterableLoader<Tensor<i64>> =
             builder.num_workers(1).timeout(TIMEOUT).build().unwrap();
         assert_eq!(all(loader.epoch(0)).iter().sum::<i64>(), expected);
     }
@@ -433,18 +432,18 @@ fn each_item_has_the_timeout() {
         });
         scope.spawn(|| {
             let rows = slow().map(|number, _| Ok(vec![number as u32])).pack(1);
-            let rows = rows.unwrap().best_fit(60);
+            let rows = rows.unwrap().with_best_fit(60);
             check(rows.map(|row, _| Ok(i64::from(row.tokens[0]))), 1, sum);
         });
         scope.spawn(|| check(slow().take(30).chain(slow()).skip(60), 1, (30..61).sum()));
         scope.spawn(|| {
-            let mixed = stream::mix([(slow(), 1.0), (slow(), 0.0)]).unwrap();
+            let mixed = iterable::mix([(slow(), 1.0), (slow(), 0.0)]).unwrap();
             check(mixed.shuffle(60), 1, sum);
         });
         // A run that is resumed by skipping.
         scope.spawn(|| {
-            let builder = DataLoader::stream(slow()).timeout(TIMEOUT).num_workers(1);
-            let loader: StreamLoader<Tensor<i64>> = builder.build().unwrap();
+            let builder = DataLoader::iterable(slow()).timeout(TIMEOUT).num_workers(1);
+            let loader: IterableLoader<Tensor<i64>> = builder.build().unwrap();
             let mut epoch = loader.epoch(0);
             epoch.by_ref().take(55).for_each(|batch| _ = batch.unwrap());
             let state = epoch.state();
@@ -493,10 +492,10 @@ struct HangingStream {
     ended: mpsc::Sender<u64>,
 }
 
-impl StreamSource for Hanging {
+impl IterableDataset for Hanging {
     type Item = i64;
     type Sample = i64;
-    type Stream = HangingStream;
+    type Iter = HangingStream;
 
     fn open(&self, epoch: u64, _: Shard) -> Result<HangingStream, BoxError> {
         Ok(HangingStream {
@@ -511,7 +510,7 @@ impl StreamSource for Hanging {
     }
 }
 
-impl ItemStream for HangingStream {
+impl ItemIter for HangingStream {
     type Item = i64;
 
     fn next(&mut self) -> Option<Result<i64, BoxError>> {
@@ -538,16 +537,16 @@ impl Drop for HangingStream {
 fn an_item_that_hangs_is_late_within_a_window_too() {
     fn check<S>(make: impl Fn(Hanging) -> S, batch_size: usize, following: usize)
     where
-        S: StreamSource<Sample = i64>,
+        S: IterableDataset<Sample = i64>,
     {
         let (gate, (ended, pulled)) = (Arc::<Gate>::default(), mpsc::channel());
         let source = make(Hanging {
             gate: Arc::clone(&gate),
             ended,
         });
-        let builder = DataLoader::stream(source).batch_size(batch_size);
+        let builder = DataLoader::iterable(source).batch_size(batch_size);
         let builder = builder.num_workers(1).timeout(Duration::from_millis(100));
-        let loader: StreamLoader<Tensor<i64>> = builder.build().unwrap();
+        let loader: IterableLoader<Tensor<i64>> = builder.build().unwrap();
         let mut epoch = loader.epoch(0);
         match epoch.next().unwrap().unwrap_err() {
             Error::TimedOut(late) => assert_eq!((late.stage, late.batch), (Stage::Pulling, 0)),
@@ -573,11 +572,11 @@ fn a_loader_is_dropped_while_an_item_of_a_window_hangs() {
             gate: Arc::clone(&gate),
             ended,
         };
-        let builder = DataLoader::stream(source.shuffle(500)).num_workers(1);
-        let loader: StreamLoader<Tensor<i64>> =
+        let builder = DataLoader::iterable(source.shuffle(500)).num_workers(1);
+        let loader: IterableLoader<Tensor<i64>> =
             builder.timeout(Duration::from_millis(100)).build().unwrap();
         let mut epoch = loader.epoch(0);
-        assert!(epoch.try_next().is_pending());
+        assert!(matches!(epoch.try_next(), TryNext::NotYet));
         gate.wait_until_it_hangs();
         match forgets {
             true => std::mem::forget(epoch),

@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
-use pinfeed::loader::{OnError, StreamLoader, StreamState, World};
-use pinfeed::stream::{self, ItemStream, Line, Shard, StreamSource};
+use pinfeed::iterable::{self, ItemIter, IterableDataset, Line, Shard};
+use pinfeed::loader::{IterableLoader, IterableState, OnError, World};
 use pinfeed::{DataLoader, Error, Tensor};
 use proptest::prelude::*;
 
@@ -20,12 +20,12 @@ fn files<T: AsRef<[u8]>>(folder: &Path, texts: &[T]) -> Vec<PathBuf> {
     paths
 }
 
-fn open(paths: &[PathBuf]) -> stream::LinesStream {
-    stream::lines(paths).open(0, Shard::new(0, 1, 0)).unwrap()
+fn open(paths: &[PathBuf]) -> iterable::LinesIter {
+    iterable::lines(paths).open(0, Shard::new(0, 1, 0)).unwrap()
 }
 
 /// What a stream gives, without the folder's name: text with where it is from, or what went wrong.
-fn rest(stream: &mut stream::LinesStream) -> Vec<String> {
+fn rest(stream: &mut iterable::LinesIter) -> Vec<String> {
     let show = |item: Result<Line, pinfeed::BoxError>| match item {
         Ok(line) => {
             let file = line.path().file_name().unwrap().display();
@@ -141,15 +141,18 @@ fn errors_name_the_file_and_the_line() {
     ];
     assert_eq!(seen, expected);
     // As a loader tells it, and leaves it out.
-    let lengths = || stream::lines(&paths).map(|line, _| Ok(line.len() as i64));
-    let loader = DataLoader::stream(lengths()).batch_size(2).build().unwrap();
+    let lengths = || iterable::lines(&paths).map(|line, _| Ok(line.len() as i64));
+    let loader = DataLoader::iterable(lengths())
+        .batch_size(2)
+        .build()
+        .unwrap();
     let errors = loader.epoch(0).filter_map(Result::err);
     let errors: Vec<String> = errors.map(|error| error.to_string()).collect();
     assert!(
         errors[0].contains("0.txt, line 2: it is not UTF-8"),
         "{errors:?}"
     );
-    let loader: StreamLoader<Tensor<i64>> = DataLoader::stream(lengths())
+    let loader: IterableLoader<Tensor<i64>> = DataLoader::iterable(lengths())
         .batch_size(9)
         .on_error(OnError::Skip { at_most: 5 })
         .build()
@@ -189,14 +192,14 @@ fn files_are_split_among_ranks() {
         .collect();
     let paths = files(folder.path(), &contents);
     let numbers = || {
-        stream::lines(paths.clone())
+        iterable::lines(paths.clone())
             .map(|line, _| line.parse::<i64>().map_err(|error| line.error(error)))
     };
     for ranks in 1..=7 {
         for workers in [0, 2] {
             let mut all = Vec::new();
             for rank in 0..ranks {
-                let loader = DataLoader::stream(numbers())
+                let loader = DataLoader::iterable(numbers())
                     .batch_size(3)
                     .num_workers(workers)
                     .world(World::new(rank, ranks).unwrap())
@@ -213,15 +216,15 @@ fn files_are_split_among_ranks() {
         }
     }
     for rank in [0, 7] {
-        let builder = DataLoader::stream(numbers()).world(World::new(rank, 8).unwrap());
+        let builder = DataLoader::iterable(numbers()).world(World::new(rank, 8).unwrap());
         let loader = builder.build().unwrap();
         let error = loader.epoch(0).next().unwrap().unwrap_err();
-        assert!(matches!(error, Error::Stream { .. }));
+        assert!(matches!(error, Error::Iterable { .. }));
         assert!(error.to_string().contains("7 files for 8 ranks"), "{error}");
     }
     let none: [&str; 0] = [];
-    let lengths = stream::lines(none).map(|line, _| Ok(line.len() as i64));
-    let loader = DataLoader::stream(lengths).build().unwrap();
+    let lengths = iterable::lines(none).map(|line, _| Ok(line.len() as i64));
+    let loader = DataLoader::iterable(lengths).build().unwrap();
     let error = loader.epoch(0).next().unwrap().unwrap_err().to_string();
     assert!(error.contains("0 files for 1 ranks"), "{error}");
 }
@@ -238,15 +241,15 @@ fn a_run_is_resumed_in_the_same_files_only() {
         })
         .collect();
     let paths = files(folder.path(), &contents);
-    let loader_of = |paths: &[PathBuf]| -> StreamLoader<Tensor<i64>> {
-        let lines = stream::lines(paths).map(|line, _| Ok(line.parse::<i64>()?));
-        let builder = DataLoader::stream(lines.shuffle(9)).batch_size(4).seed(5);
+    let loader_of = |paths: &[PathBuf]| -> IterableLoader<Tensor<i64>> {
+        let lines = iterable::lines(paths).map(|line, _| Ok(line.parse::<i64>()?));
+        let builder = DataLoader::iterable(lines.shuffle(9)).batch_size(4).seed(5);
         builder.num_workers(2).build().unwrap()
     };
     let values = |batch: Result<Tensor<i64>, Error>| batch.unwrap().to_vec();
     let loader = loader_of(&paths);
     let whole: Vec<i64> = loader.epoch(0).flat_map(values).collect();
-    let (mut seen, mut state) = (Vec::new(), StreamState::default());
+    let (mut seen, mut state) = (Vec::new(), IterableState::default());
     let elsewhere = tempfile::tempdir().unwrap();
     let moved = files(elsewhere.path(), &contents);
     for (paths, stop) in [(&paths, 1), (&moved, 9), (&paths, 2), (&moved, usize::MAX)] {
@@ -291,7 +294,7 @@ fn the_first_lines_of_each_file_are_left_out() {
         b"id\n-\n3",
     ];
     let paths = files(folder.path(), &contents);
-    let source = stream::lines(&paths).skip_lines(2);
+    let source = iterable::lines(&paths).skip_lines(2);
     let open = || source.open(0, Shard::new(0, 1, 0)).unwrap();
     assert_eq!(rest(&mut open()), ["0.txt:3 1", "0.txt:4 2", "3.txt:3 3"]);
     let mut stream = open();
@@ -299,5 +302,5 @@ fn the_first_lines_of_each_file_are_left_out() {
     let mut resumed = open();
     resumed.seek(&stream.state().unwrap()).unwrap();
     assert_eq!(rest(&mut resumed), ["0.txt:4 2", "3.txt:3 3"]);
-    assert_ne!(source.fingerprint(), stream::lines(&paths).fingerprint());
+    assert_ne!(source.fingerprint(), iterable::lines(&paths).fingerprint());
 }

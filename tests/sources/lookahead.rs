@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use pinfeed::collate::Stack;
-use pinfeed::dataset::{ConcatDataset, Pass, Subset};
+use pinfeed::dataset::{ConcatDataset, Pass, Subset, VecDataset};
 use pinfeed::loader::Builder;
 use pinfeed::sampler::{BatchSampler, Batches, RandomSampler, Sampler};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng};
@@ -104,7 +104,7 @@ impl Dataset for Told {
 }
 
 fn order(epoch: u64) -> Vec<u64> {
-    let sampler = RandomSampler::new(LEN, 17);
+    let sampler = RandomSampler::with_seed(LEN, 17);
     (0..LEN).map(|at| sampler.index(epoch, at)).collect()
 }
 
@@ -187,7 +187,7 @@ fn announcements_go_on_across_the_boundary_of_epochs() {
                 epochs.for_each(|epoch| assert!(epoch.into_iter().all(|batch| batch.is_ok())));
             }
             true => {
-                let epochs = loader.epochs(4..7).to_device(&device, 1);
+                let epochs = loader.epochs(4..7).prefetch_to_device(&device, 1);
                 epochs.for_each(|epoch| assert!(epoch.into_iter().all(|batch| batch.is_ok())));
             }
         }
@@ -423,7 +423,12 @@ fn what_wraps_a_data_set_passes_on_that_a_pass_is_over() {
         Box::new(Subset::new(own(), 0..LEN).unwrap()),
         Box::new(ConcatDataset::new(vec![own()]).unwrap()),
         Box::new(own().zip(others.clone()).unwrap().map(|(x, _), _| Ok(x))),
-        Box::new(others.zip(own()).unwrap().map(|(_, x), _| Ok(x))),
+        Box::new(
+            VecDataset::new(others)
+                .zip(own())
+                .unwrap()
+                .map(|(_, x), _| Ok(x)),
+        ),
         Box::new(own().cached(1 << 20)),
     ];
     for (at, dataset) in wrapped.iter().enumerate() {
@@ -450,7 +455,7 @@ fn parts_are_announced_in_the_same_way() {
             .pin_memory(&device)
             .build()
             .unwrap();
-        for epoch in loader.epochs(0..3).to_device(&device, 1) {
+        for epoch in loader.epochs(0..3).prefetch_to_device(&device, 1) {
             let batches: Vec<_> = epoch.map(|batch| batch.unwrap().shape()[0]).collect();
             assert_eq!(batches, [40, 40, 20]);
         }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use pinfeed::dataset::{Pass, Staged, StagedDataset, StagedStats, Subset};
 use pinfeed::error::Temporary;
 use pinfeed::loader::OnError;
+use pinfeed::rng::RngKey;
 use pinfeed::sampler::{RandomSampler, Sampler};
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, from_fn};
 
@@ -173,9 +174,9 @@ fn batches_are_those_of_a_plain_data_set_and_each_sample_is_fetched_once() {
             {
                 let what = format!("{workers} {in_flight} {ahead:?} {max_bytes}");
                 let (store, staged) = store();
-                let staged = staged.in_flight(in_flight).max_bytes(max_bytes);
+                let staged = staged.with_in_flight(in_flight).with_max_bytes(max_bytes);
                 let staged = Arc::new(match ahead {
-                    Some(ahead) => staged.ahead(ahead),
+                    Some(ahead) => staged.with_lookahead(ahead),
                     None => staged,
                 });
                 assert_eq!(rows(Arc::clone(&staged), workers), expected, "{what}");
@@ -207,11 +208,11 @@ fn batches_are_those_of_a_plain_data_set_and_each_sample_is_fetched_once() {
 #[test]
 fn wrapped_and_with_replacement() {
     let (store, staged) = store();
-    let subset = Subset::new(staged.in_flight(8), (0..LEN).rev()).unwrap();
+    let subset = Subset::new(staged.with_in_flight(8), (0..LEN).rev()).unwrap();
     let mapped = subset.map(|(index, drawn), _| Ok((index + 1, drawn)));
-    let sampler = RandomSampler::new(LEN, 3)
+    let sampler = RandomSampler::with_seed(LEN, 3)
         .with_replacement()
-        .num_samples(500);
+        .with_num_samples(500);
     let loader = DataLoader::builder(mapped.zip(vec![0u8; LEN as usize]).unwrap())
         .batch_size(9)
         .sampler(sampler)
@@ -233,10 +234,10 @@ fn wrapped_and_with_replacement() {
 fn an_epoch_that_is_dropped_leaves_nothing_behind() {
     for workers in [1, 3] {
         let (store, staged) = store();
-        let staged = Arc::new(staged.in_flight(10).ahead(100));
+        let staged = Arc::new(staged.with_in_flight(10).with_lookahead(100));
         let loader = loader(Arc::clone(&staged), workers);
         // Requests hang behind the first twenty samples: ten of them, and whatever else is queued.
-        let order = RandomSampler::new(LEN, 5);
+        let order = RandomSampler::with_seed(LEN, 5);
         let first = (0..20).map(|position| order.index(0, position));
         store.spared.lock().unwrap().extend(first);
         store.shut(true);
@@ -278,7 +279,7 @@ fn wait_for_rest(staged: &Staged<Source>) -> StagedStats {
 fn epochs_after_one_that_was_dropped_are_whole() {
     let expected = rows(plain(), 0);
     let (store, staged) = store();
-    let staged = Arc::new(staged.in_flight(16));
+    let staged = Arc::new(staged.with_in_flight(16));
     let loader = loader(Arc::clone(&staged), 2);
     let mut all = Rows::new();
     for mut epoch in loader.epochs(0..3) {
@@ -318,14 +319,14 @@ fn epochs_after_one_that_was_dropped_are_whole() {
 
 fn super_store() -> (Arc<Store>, Staged<Source>) {
     let (store, staged) = store();
-    (store, staged.in_flight(8))
+    (store, staged.with_in_flight(8))
 }
 
 #[test]
 fn several_epochs_at_once_share_the_requests() {
     let expected = rows(plain(), 0);
     let (store, staged) = store();
-    let loader = loader(staged.in_flight(6), 3);
+    let loader = loader(staged.with_in_flight(6), 3);
     let (mut a, mut b) = (loader.epoch(0), loader.epoch(0));
     let mut c = loader.epoch(1);
     for at in 0..18 {
@@ -346,7 +347,7 @@ fn errors_and_panics_keep_their_places() {
             50 => panic!("the client has a bug"),
             _ => None,
         });
-        let staged = Arc::new(staged.in_flight(16));
+        let staged = Arc::new(staged.with_in_flight(16));
         let loader = DataLoader::builder(Arc::clone(&staged))
             .batch_size(10)
             .num_workers(workers)
@@ -383,7 +384,7 @@ fn errors_and_panics_keep_their_places() {
 fn the_rest_of_a_batch_that_failed_is_freed_within_the_epoch() {
     for workers in [0, 2] {
         let (_, staged) = store_that(|index, _| (index % 10 == 0).then(|| "broken".into()));
-        let staged = Arc::new(staged.in_flight(10).ahead(20));
+        let staged = Arc::new(staged.with_in_flight(10).with_lookahead(20));
         let loader = DataLoader::builder(Arc::clone(&staged))
             .batch_size(10)
             .num_workers(workers)
@@ -402,7 +403,7 @@ fn what_is_temporary_is_fetched_again_and_what_is_bad_is_replaced_or_left_out() 
     for workers in [0, 2] {
         let (store, staged) =
             store_that(|_, before| (before == 0).then(|| Temporary::new("503").into()));
-        let loader = DataLoader::builder(staged.in_flight(8))
+        let loader = DataLoader::builder(staged.with_in_flight(8))
             .batch_size(10)
             .num_workers(workers)
             .retry(2, Duration::from_nanos(1))
@@ -432,7 +433,7 @@ fn what_is_temporary_is_fetched_again_and_what_is_bad_is_replaced_or_left_out() 
                             .unwrap()
                     };
                     let loader = match is_staged {
-                        true => builder(Box::new(staged.in_flight(8))),
+                        true => builder(Box::new(staged.with_in_flight(8))),
                         false => {
                             builder(Box::new(from_fn(LEN, move |index, rng| match bad(index) {
                                 true => Err("broken".into()),
@@ -456,7 +457,7 @@ fn what_is_temporary_is_fetched_again_and_what_is_bad_is_replaced_or_left_out() 
 fn requests_that_hang() {
     let (store, staged) = store();
     store.shut(true);
-    let loader = DataLoader::builder(staged.in_flight(4))
+    let loader = DataLoader::builder(staged.with_in_flight(4))
         .batch_size(60)
         .num_workers(2)
         .timeout(Duration::from_millis(20))
@@ -482,13 +483,13 @@ fn to_a_device_and_in_batches_that_are_listed() {
     let device = Device::cpu();
     let (store, staged) = store();
     let lists: Vec<Vec<u64>> = (0..30).map(|list| vec![list; 3]).collect();
-    let loader = DataLoader::builder(staged.in_flight(8))
+    let loader = DataLoader::builder(staged.with_in_flight(8))
         .batch_sampler(lists)
         .num_workers(2)
         .pin_memory(&device)
         .build()
         .unwrap();
-    for epoch in loader.epochs(0..2).to_device(&device, 1) {
+    for epoch in loader.epochs(0..2).prefetch_to_device(&device, 1) {
         for (number, batch) in epoch.enumerate() {
             let (indices, _) = batch.unwrap();
             let back = indices.to_host(false).unwrap().wait().unwrap();
@@ -503,7 +504,11 @@ fn to_a_device_and_in_batches_that_are_listed() {
 #[test]
 fn by_hand() {
     let (store, staged) = store();
-    let rng = &mut SampleRng::new(0, 0, 0);
+    let rng = &mut SampleRng::for_sample(RngKey {
+        seed: 0,
+        epoch: 0,
+        position: 0,
+    });
     assert_eq!(staged.get(7, rng).unwrap().0, 7);
     staged.will_need(&[3, 3, 4], Pass::new(1, 0));
     staged.will_need(&[3, 5], Pass::new(2, 0));
@@ -525,7 +530,7 @@ fn by_hand() {
 fn devices_fetch_their_own_samples() {
     let (store, staged) = store();
     let devices = [Device::cpu(), Device::cpu()];
-    let loader = DataLoader::builder(staged.in_flight(8))
+    let loader = DataLoader::builder(staged.with_in_flight(8))
         .batch_size(5)
         .shuffle(true)
         .num_workers(2)
@@ -551,7 +556,7 @@ fn devices_fetch_their_own_samples() {
 fn in_any_order_each_sample_is_fetched_once() {
     let loader = |staged: Staged<Source>| {
         // Under a limit in bytes, the first of all is fetched alone, and here it may be the one that is late.
-        DataLoader::builder(staged.in_flight(8).max_bytes(usize::MAX))
+        DataLoader::builder(staged.with_in_flight(8).with_max_bytes(usize::MAX))
             .batch_size(5)
             .num_workers(3)
             .prefetch(4)

@@ -3,11 +3,10 @@
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::dataset::{AsyncStagedDataset, Staged};
-use pinfeed::loader::Epoch;
+use pinfeed::loader::{Epoch, TryNext};
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng, Tensor, from_fn};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
@@ -125,7 +124,7 @@ fn batches_are_those_of_a_plain_data_set_and_each_sample_is_fetched_once() {
             for (in_flight, max_bytes) in [(1, 1 << 20), (40, 1 << 20), (40, 20)] {
                 let store = Store::new(10_000, |_| false);
                 let staged = Staged::on_runtime(Source(store.clone()), runtime.handle().clone());
-                let staged = Arc::new(staged.in_flight(in_flight).max_bytes(max_bytes));
+                let staged = Arc::new(staged.with_in_flight(in_flight).with_max_bytes(max_bytes));
                 assert_eq!(rows(Arc::clone(&staged), workers), expected);
                 let counts = store.counts();
                 assert!(counts.len() as u64 == LEN && counts.values().all(|count| *count == 2));
@@ -141,8 +140,8 @@ fn batches_are_those_of_a_plain_data_set_and_each_sample_is_fetched_once() {
 fn first_batch(epoch: &mut Epoch<(Tensor<i64>, Tensor<f32>)>, store: &Store) {
     loop {
         match epoch.next_timeout(std::time::Duration::from_millis(100)) {
-            Poll::Ready(batch) => return drop(batch.unwrap().unwrap()),
-            Poll::Pending => store.permits.add_permits(1),
+            TryNext::NotYet => store.permits.add_permits(1),
+            next => return drop(next.batch().unwrap().unwrap()),
         }
     }
 }
@@ -153,7 +152,7 @@ fn tasks_are_aborted_when_the_epoch_goes() {
     let runtime = runtime(2);
     let store = Store::new(20, |_| false);
     let staged = Staged::on_runtime(Source(store.clone()), runtime.handle().clone());
-    let loader = loader(staged.in_flight(10).ahead(60), 1);
+    let loader = loader(staged.with_in_flight(10).with_lookahead(60), 1);
     let mut epoch = loader.epoch(0);
     first_batch(&mut epoch, &store);
     while store.running() < 10 {
@@ -201,7 +200,7 @@ fn a_runtime_that_is_shut_down_makes_samples_errors() {
     let handle = runtime.handle().clone();
     let store = Store::new(30, |_| false);
     let staged = Staged::on_runtime(Source(store.clone()), handle);
-    let loader = loader(staged.in_flight(20), 2);
+    let loader = loader(staged.with_in_flight(20), 2);
     let mut epoch = loader.epoch(0);
     first_batch(&mut epoch, &store);
     while store.running() < 20 {
@@ -258,7 +257,7 @@ fn tasks_that_hang() {
     let runtime = runtime(1);
     let hanging = Arc::new(AtomicUsize::new(0));
     let staged = Staged::on_runtime(Hanging(hanging.clone()), runtime.handle().clone());
-    let staged = Arc::new(staged.in_flight(2));
+    let staged = Arc::new(staged.with_in_flight(2));
     let loader = DataLoader::builder(Arc::clone(&staged))
         .batch_size(1)
         .num_workers(2)

@@ -198,7 +198,7 @@ fn requests_that_hang_are_not_in_the_way_of_others() {
         (2, 2, &[1, 2, 3, 4, 5, 12, 19]),
     ] {
         let store = Store(Arc::new(store(20, hung.iter().copied())));
-        let staged = Arc::new(Staged::new(store.clone()).in_flight(in_flight));
+        let staged = Arc::new(Staged::new(store.clone()).with_in_flight(in_flight));
         let loader = builder(Arc::clone(&staged), workers).build().unwrap();
         for epoch in loader.epochs(0..2) {
             check(epoch, 20, hung);
@@ -219,7 +219,7 @@ fn the_same_sample_is_asked_for_again() {
         hangs_once: true,
         ..store(20, [3, 4])
     }));
-    let staged = Arc::new(Staged::new(store.clone()).in_flight(2));
+    let staged = Arc::new(Staged::new(store.clone()).with_in_flight(2));
     let loader = builder(Arc::clone(&staged), 2).build().unwrap();
     check(loader.epoch(0), 20, &[3, 4]);
     check(loader.epoch(1), 20, &[]);
@@ -243,7 +243,7 @@ fn a_request_that_is_slow_is_no_error() {
         opens: Some(1),
         ..store(20, [0])
     }));
-    let staged = Arc::new(Staged::new(store.clone()).in_flight(1));
+    let staged = Arc::new(Staged::new(store.clone()).with_in_flight(1));
     let loader = builder(Arc::clone(&staged), 2).timeout(4 * TIMEOUT);
     check(loader.build().unwrap().epoch(0), 20, &[]);
     let stats = staged.stats();
@@ -256,7 +256,7 @@ fn a_request_that_is_slow_is_no_error() {
 #[test]
 fn the_rest_of_a_batch_may_hang_too() {
     let store = Store(Arc::new(store(60, [1, 2, 3, 4, 5, 6])));
-    let staged = Staged::new(store.clone()).in_flight(3);
+    let staged = Staged::new(store.clone()).with_in_flight(3);
     let loader = builder(staged, 2).batch_size(10).build().unwrap();
     let batches: Vec<_> = loader.epoch(0).collect();
     let failed: Vec<bool> = batches.iter().map(Result::is_err).collect();
@@ -272,7 +272,7 @@ fn an_epoch_that_was_dropped_may_leave_requests_that_hang() {
         hangs_once: true,
         ..store(20, 2..6)
     }));
-    let loader = builder(Staged::new(store.clone()).in_flight(4), 1);
+    let loader = builder(Staged::new(store.clone()).with_in_flight(4), 1);
     let loader = loader.build().unwrap();
     let mut epoch = loader.epoch(0);
     assert!(epoch.next().unwrap().is_ok());
@@ -295,7 +295,7 @@ fn a_sample_that_failed_is_requested_again_beside_those_that_hang() {
             }),
             ..store(20, [3, 4])
         }));
-        let loader = builder(Staged::new(store.clone()).in_flight(2), 1)
+        let loader = builder(Staged::new(store.clone()).with_in_flight(2), 1)
             .retry(1, Duration::from_nanos(1))
             .on_error(OnError::Replace { at_most: 1 })
             .build()
@@ -330,7 +330,11 @@ fn what_hangs_needs_no_room() {
             hangs_decoding: Some(6),
             ..store(20, [3, 4])
         }));
-        let staged = Arc::new(Staged::new(store.clone()).in_flight(4).max_bytes(max_bytes));
+        let staged = Arc::new(
+            Staged::new(store.clone())
+                .with_in_flight(4)
+                .with_max_bytes(max_bytes),
+        );
         let loader = builder(Arc::clone(&staged), 2).build().unwrap();
         check(loader.epoch(0), 20, &[3, 4, 6]);
         // What is being decoded is there.
@@ -362,7 +366,7 @@ fn nobody_need_ask() {
 #[test]
 fn only_the_threads_of_requests_are_left() {
     let store = Store(Arc::new(store(20, [3, 4])));
-    let staged = Arc::new(Staged::new(store.clone()).in_flight(2));
+    let staged = Arc::new(Staged::new(store.clone()).with_in_flight(2));
     let loader = builder(Arc::clone(&staged), 2).build().unwrap();
     check(loader.epoch(0), 20, &[3, 4]);
     drop(loader);

@@ -3,20 +3,19 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
-use std::task::Poll;
 use std::time::Duration;
 
 use pinfeed::dataset::Fingerprint;
 use pinfeed::device::Hostile;
 use pinfeed::error::Temporary;
-use pinfeed::loader::{OnError, StreamEpoch, StreamLoader, StreamState, World};
-use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
+use pinfeed::iterable::{self, ItemIter, IterableDataset, Shard};
+use pinfeed::loader::{IterableEpoch, IterableLoader, IterableState, OnError, TryNext, World};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
 
 /// 0, 1, 2, ..., and no end of its own is known.
-fn numbers(len: u64) -> impl StreamSource<Sample = i64> {
-    stream::from_fn(move |_, shard: Shard| {
+fn numbers(len: u64) -> impl IterableDataset<Sample = i64> {
+    iterable::from_fn(move |_, shard: Shard| {
         let own = (0..len).filter(move |number| shard.keeps(*number));
         Ok(own.map(|number| Ok(number as i64)))
     })
@@ -36,10 +35,10 @@ struct Counting {
     pulled: Arc<AtomicU64>,
 }
 
-impl StreamSource for Seekable {
+impl IterableDataset for Seekable {
     type Item = i64;
     type Sample = i64;
-    type Stream = Counting;
+    type Iter = Counting;
 
     fn open(&self, epoch: u64, _: Shard) -> Result<Counting, BoxError> {
         Ok(Counting {
@@ -55,7 +54,7 @@ impl StreamSource for Seekable {
     }
 }
 
-impl ItemStream for Counting {
+impl ItemIter for Counting {
     type Item = i64;
 
     fn next(&mut self) -> Option<Result<i64, BoxError>> {
@@ -81,7 +80,7 @@ fn values(batch: &Tensor<i64>) -> Vec<i64> {
     batch.as_slice().to_vec()
 }
 
-fn all(epoch: StreamEpoch<'_, Tensor<i64>>) -> Vec<Vec<i64>> {
+fn all(epoch: IterableEpoch<'_, Tensor<i64>>) -> Vec<Vec<i64>> {
     epoch.map(|batch| values(&batch.unwrap())).collect()
 }
 
@@ -96,7 +95,7 @@ const WORKERS: [usize; 4] = [0, 1, 2, 4];
 fn batches_come_in_order_until_the_end_whatever_the_workers() {
     for workers in WORKERS {
         for len in 0..=13 {
-            let loader = DataLoader::stream(numbers(len))
+            let loader = DataLoader::iterable(numbers(len))
                 .batch_size(4)
                 .num_workers(workers)
                 .build()
@@ -110,7 +109,7 @@ fn batches_come_in_order_until_the_end_whatever_the_workers() {
 }
 
 /// A source that has another order in each epoch, on each rank.
-fn shuffled(len: u64, window: usize) -> impl StreamSource<Sample = i64> {
+fn shuffled(len: u64, window: usize) -> impl IterableDataset<Sample = i64> {
     numbers(len).shuffle(window)
 }
 
@@ -118,7 +117,7 @@ fn shuffled(len: u64, window: usize) -> impl StreamSource<Sample = i64> {
 fn what_comes_depends_on_neither_workers_nor_prefetch_nor_where_it_goes() {
     let noisy = || shuffled(50, 16).map(|number, rng| Ok((number, rng.next_u32())));
     let plain = |workers, prefetch: Option<usize>, device: Option<&Device>| {
-        let builder = DataLoader::stream(noisy()).batch_size(7).seed(3);
+        let builder = DataLoader::iterable(noisy()).batch_size(7).seed(3);
         let builder = builder.num_workers(workers);
         let builder = match prefetch {
             Some(prefetch) => builder.prefetch(prefetch),
@@ -167,7 +166,7 @@ fn what_comes_depends_on_neither_workers_nor_prefetch_nor_where_it_goes() {
                     count += 1;
                 }
                 assert_eq!(count, 8);
-                let there = loader.epoch(1).to_device(device, 2).with_info();
+                let there = loader.epoch(1).prefetch_to_device(device, 2).with_info();
                 let mut items = 0;
                 for (batch, expected) in there.zip(&expected) {
                     let ((numbers, _), info) = batch.unwrap();
@@ -191,7 +190,7 @@ fn what_comes_depends_on_neither_workers_nor_prefetch_nor_where_it_goes() {
 fn the_last_batch_is_short_or_left_out() {
     for workers in [0, 3] {
         for len in 0..9 {
-            let loader = DataLoader::stream(numbers(len))
+            let loader = DataLoader::iterable(numbers(len))
                 .batch_size(4)
                 .drop_last(true)
                 .num_workers(workers)
@@ -209,24 +208,24 @@ fn an_end_that_comes_late_ends_the_epoch() {
     for workers in [1, 2] {
         let (send, items) = mpsc::channel::<i64>();
         let items = std::sync::Mutex::new(Some(items));
-        let source = stream::from_fn(move |_, _| {
+        let source = iterable::from_fn(move |_, _| {
             let items = items.lock().unwrap().take().unwrap();
             Ok(items.into_iter().map(Ok))
         });
-        let loader = DataLoader::stream(source)
+        let loader = DataLoader::iterable(source)
             .batch_size(2)
             .num_workers(workers)
             .build()
             .unwrap();
         let mut epoch = loader.epoch(0);
-        assert!(matches!(epoch.try_next(), Poll::Pending));
+        assert!(matches!(epoch.try_next(), TryNext::NotYet));
         send.send(1).unwrap();
         send.send(2).unwrap();
         // What was pulled is given out, although no more comes: with one worker, too.
         assert_eq!(values(&epoch.next().unwrap().unwrap()), [1, 2]);
         assert!(matches!(
             epoch.next_timeout(Duration::from_millis(5)),
-            Poll::Pending
+            TryNext::NotYet
         ));
         let ending = std::thread::Builder::new().name("ending".to_owned());
         let ending = ending.spawn(move || {
@@ -242,21 +241,21 @@ fn an_end_that_comes_late_ends_the_epoch() {
 #[test]
 fn a_stream_that_does_not_open_is_one_error() {
     for workers in WORKERS {
-        let source = stream::from_fn(|epoch, _| match epoch {
+        let source = iterable::from_fn(|epoch, _| match epoch {
             0 => Err("the server is away".into()),
             _ => Ok([Ok(7i64)].into_iter()),
         });
-        let loader = DataLoader::stream(source)
+        let loader = DataLoader::iterable(source)
             .num_workers(workers)
             .build()
             .unwrap();
         let mut epochs = loader.epochs(0..2);
         let mut broken = epochs.next().unwrap();
         let error = broken.next().unwrap().unwrap_err();
-        assert!(matches!(error, Error::Stream { epoch: 0, .. }), "{error}");
+        assert!(matches!(error, Error::Iterable { epoch: 0, .. }), "{error}");
         assert_eq!(
             error.to_string(),
-            "the stream of epoch 0 did not open: the server is away"
+            "the iterable of epoch 0 did not open: the server is away"
         );
         assert!(broken.next().is_none());
         assert_eq!(all(epochs.next().unwrap()), [[7]]);
@@ -266,7 +265,7 @@ fn a_stream_that_does_not_open_is_one_error() {
 #[test]
 fn an_item_that_fails_is_an_error_of_its_batch_and_the_stream_goes_on() {
     let source = || {
-        let items = stream::from_fn(|_, _| {
+        let items = iterable::from_fn(|_, _| {
             Ok((0..12i64).map(|number| match number {
                 5 => Err("line 5 is no number".into()),
                 number => Ok(number),
@@ -279,7 +278,7 @@ fn an_item_that_fails_is_an_error_of_its_batch_and_the_stream_goes_on() {
     };
     for workers in WORKERS {
         let builder = || {
-            DataLoader::stream(source())
+            DataLoader::iterable(source())
                 .batch_size(3)
                 .num_workers(workers)
         };
@@ -325,10 +324,10 @@ fn an_item_that_fails_is_an_error_of_its_batch_and_the_stream_goes_on() {
             assert!(stats.bad_samples[1].ends_with("nine"), "{stats:?}");
         }
     }
-    let refused = DataLoader::stream(source()).on_error(OnError::Replace { at_most: 1 });
+    let refused = DataLoader::iterable(source()).on_error(OnError::Replace { at_most: 1 });
     let refused = refused.build().unwrap_err().to_string();
     assert!(
-        refused.contains("a stream has no other sample"),
+        refused.contains("an iterable has no other sample"),
         "{refused}"
     );
 }
@@ -343,7 +342,7 @@ fn an_item_is_loaded_again_where_its_error_may_go_away() {
             false => Ok(number),
         }
     });
-    let loader = DataLoader::stream(source)
+    let loader = DataLoader::iterable(source)
         .batch_size(4)
         .retry(2, Duration::from_millis(1))
         .build()
@@ -355,13 +354,13 @@ fn an_item_is_loaded_again_where_its_error_may_go_away() {
 #[test]
 fn a_stream_that_panics_ends_with_that() {
     for workers in WORKERS {
-        let source = stream::from_fn(|_, _| {
+        let source = iterable::from_fn(|_, _| {
             Ok((0..9i64).map(|number| match number {
                 5 => watch::provoked("no item 5"),
                 number => Ok(number),
             }))
         });
-        let loader = DataLoader::stream(source)
+        let loader = DataLoader::iterable(source)
             .batch_size(2)
             .num_workers(workers)
             .build()
@@ -372,7 +371,7 @@ fn a_stream_that_panics_ends_with_that() {
             assert_eq!(values(batches[1].as_ref().unwrap()), [2, 3]);
             let error = batches[2].as_ref().unwrap_err();
             assert!(
-                matches!(error, Error::StreamPanicked { batch: 2, .. }),
+                matches!(error, Error::IterablePanicked { batch: 2, .. }),
                 "{error}"
             );
         }
@@ -383,7 +382,7 @@ fn a_stream_that_panics_ends_with_that() {
 fn a_stream_that_hangs_ends_with_the_timeout() {
     let (answer, server) = mpsc::channel::<()>();
     let server = std::sync::Mutex::new(Some(server));
-    let source = stream::from_fn(move |epoch, _| {
+    let source = iterable::from_fn(move |epoch, _| {
         let server = server.lock().unwrap().take();
         Ok((0..6i64).map(move |number| {
             if number == 3 && epoch == 0 {
@@ -392,7 +391,7 @@ fn a_stream_that_hangs_ends_with_the_timeout() {
             Ok(number)
         }))
     });
-    let loader = DataLoader::stream(source)
+    let loader = DataLoader::iterable(source)
         .batch_size(2)
         .num_workers(2)
         .timeout(Duration::from_millis(50))
@@ -403,7 +402,7 @@ fn a_stream_that_hangs_ends_with_the_timeout() {
     assert_eq!(values(batches[0].as_ref().unwrap()), [0, 1]);
     let said = batches[1].as_ref().unwrap_err().to_string();
     assert!(
-        said.contains("an item of the stream, for batch 1 of epoch 0, was still being pulled"),
+        said.contains("an item of the iterable, for batch 1 of epoch 0, was still being pulled"),
         "{said}"
     );
     assert_eq!(all(loader.epoch(1)), [[0, 1], [2, 3], [4, 5]]);
@@ -415,8 +414,8 @@ fn a_stream_that_hangs_ends_with_the_timeout() {
 fn a_stream_without_end_is_left_by_break() {
     for workers in WORKERS {
         let device = Device::cpu();
-        let endless = stream::from_fn(|_, _| Ok((0i64..).map(Ok)));
-        let loader = DataLoader::stream(endless)
+        let endless = iterable::from_fn(|_, _| Ok((0i64..).map(Ok)));
+        let loader = DataLoader::iterable(endless)
             .batch_size(3)
             .num_workers(workers)
             .pin_memory(&device)
@@ -433,7 +432,11 @@ fn a_stream_without_end_is_left_by_break() {
             }
         }
         assert_eq!(seen, 15);
-        for (number, epoch) in loader.epochs(0..3).to_device(&device, 2).enumerate() {
+        for (number, epoch) in loader
+            .epochs(0..3)
+            .prefetch_to_device(&device, 2)
+            .enumerate()
+        {
             assert_eq!(epoch.take(number).count(), number);
         }
     }
@@ -445,10 +448,10 @@ fn epochs_are_loaded_across_their_boundary() {
     for workers in WORKERS {
         for len in [0, 1, 5, 6] {
             let device = Device::cpu();
-            let source = stream::from_fn(move |epoch, _| {
+            let source = iterable::from_fn(move |epoch, _| {
                 Ok((0..len).map(move |number| Ok(100 * epoch as i64 + number)))
             });
-            let loader = DataLoader::stream(source)
+            let loader = DataLoader::iterable(source)
                 .batch_size(2)
                 .num_workers(workers)
                 .pin_memory(&device)
@@ -460,7 +463,7 @@ fn epochs_are_loaded_across_their_boundary() {
                 let number = epoch.number();
                 assert_eq!(all(epoch), expected(number));
             }
-            for epoch in loader.epochs(2..5).to_device(&device, 3) {
+            for epoch in loader.epochs(2..5).prefetch_to_device(&device, 3) {
                 let number = epoch.number();
                 let batches = epoch
                     .map(|batch| values(&batch.unwrap().to_host(true).unwrap().wait().unwrap()));
@@ -469,11 +472,11 @@ fn epochs_are_loaded_across_their_boundary() {
         }
     }
     let (send, opened) = mpsc::channel();
-    let source = stream::from_fn(move |epoch, _| {
+    let source = iterable::from_fn(move |epoch, _| {
         send.send(epoch)?;
         Ok((0..2i64).map(Ok))
     });
-    let loader = DataLoader::stream(source)
+    let loader = DataLoader::iterable(source)
         .batch_size(1)
         .num_workers(2)
         .build()
@@ -489,7 +492,7 @@ fn epochs_are_loaded_across_their_boundary() {
 fn ranks_have_what_their_shard_says_and_numbers_of_their_own() {
     let loader = |rank, workers| {
         let source = numbers(20).map(|number, rng| Ok((number, rng.next_u32())));
-        DataLoader::stream(source)
+        DataLoader::iterable(source)
             .batch_size(3)
             .num_workers(workers)
             .world(World::new(rank, 2).unwrap())
@@ -521,7 +524,7 @@ fn ranks_have_what_their_shard_says_and_numbers_of_their_own() {
 fn windows_are_shuffled_by_seed_epoch_and_rank() {
     let order = |seed, epoch, rank, window| {
         let loader =
-            DataLoader::stream(stream::from_fn(|_, _| Ok((0..100i64).map(Ok))).shuffle(window))
+            DataLoader::iterable(iterable::from_fn(|_, _| Ok((0..100i64).map(Ok))).shuffle(window))
                 .batch_size(100)
                 .seed(seed)
                 .world(World::new(rank, 2).unwrap())
@@ -555,7 +558,7 @@ fn windows_are_shuffled_by_seed_epoch_and_rank() {
 fn windows_are_shuffled_evenly() {
     let mut counts = [[0u64; 6]; 6];
     let loader =
-        DataLoader::stream(stream::from_fn(|_, _| Ok((0..6 * 1_000i64).map(Ok))).shuffle(6))
+        DataLoader::iterable(iterable::from_fn(|_, _| Ok((0..6 * 1_000i64).map(Ok))).shuffle(6))
             .batch_size(6)
             .build()
             .unwrap();
@@ -581,13 +584,14 @@ fn sources_are_mixed_in_proportion() {
         vec![1e-3, 1.0, 0.3],
     ] {
         let sources = weights.iter().enumerate().map(|(source, weight)| {
-            let items = stream::from_fn(move |_, _| Ok((0..).map(move |_: u64| Ok(source as i64))));
+            let items =
+                iterable::from_fn(move |_, _| Ok((0..).map(move |_: u64| Ok(source as i64))));
             (items, *weight)
         });
-        let mixed = stream::mix(sources.collect::<Vec<_>>())
+        let mixed = iterable::mix(sources.collect::<Vec<_>>())
             .unwrap()
             .take(5_000);
-        let loader = DataLoader::stream(mixed).batch_size(64).build().unwrap();
+        let loader = DataLoader::iterable(mixed).batch_size(64).build().unwrap();
         let sum: f64 = weights.iter().sum();
         let (mut counts, mut total) = (vec![0.0; weights.len()], 0.0);
         for batch in loader.epoch(0) {
@@ -611,8 +615,8 @@ fn sources_are_mixed_in_proportion() {
     ] {
         let sources = bad.iter().map(|weight| (numbers(1), *weight));
         assert!(matches!(
-            stream::mix(sources),
-            Err(Error::Option { option: "mix", .. })
+            iterable::mix(sources),
+            Err(Error::InvalidOption { option: "mix", .. })
         ));
     }
 }
@@ -622,17 +626,17 @@ fn sources_are_mixed_in_proportion() {
 fn a_source_of_weight_0_is_not_opened() {
     let source = |rest| {
         let part = move |part: i64| {
-            stream::from_fn(move |_, _| match part {
+            iterable::from_fn(move |_, _| match part {
                 1 => Err("it is not there".into()),
                 part => Ok((0..4).map(move |number| Ok(10 * part + number))),
             })
         };
         let weights = [1.0, 0.0, 1.0].map(|weight| weight * rest);
-        stream::mix((0..).map(part).zip(weights)).unwrap()
+        iterable::mix((0..).map(part).zip(weights)).unwrap()
     };
     let expected = chunks([0, 20, 1, 21, 2, 22, 3, 23], 3);
     for workers in WORKERS {
-        let loader = DataLoader::stream(source(0.5)).batch_size(3);
+        let loader = DataLoader::iterable(source(0.5)).batch_size(3);
         let loader = loader.num_workers(workers).build().unwrap();
         let mut epoch = loader.epoch(0);
         assert_eq!(values(&epoch.next().unwrap().unwrap()), expected[0]);
@@ -646,8 +650,8 @@ fn a_source_of_weight_0_is_not_opened() {
         len: 9,
         ..Seekable::default()
     };
-    let mixed = stream::mix([(own.clone(), 0.0), (own.clone(), 1.0)]).unwrap();
-    let loader = DataLoader::stream(mixed).batch_size(4).build().unwrap();
+    let mixed = iterable::mix([(own.clone(), 0.0), (own.clone(), 1.0)]).unwrap();
+    let loader = DataLoader::iterable(mixed).batch_size(4).build().unwrap();
     let mut epoch = loader.epoch(0);
     assert_eq!(values(&epoch.next().unwrap().unwrap()), [0, 1, 2, 3]);
     own.pulled.store(0, Ordering::Relaxed);
@@ -658,9 +662,11 @@ fn a_source_of_weight_0_is_not_opened() {
 
 #[test]
 fn when_one_source_has_ended_the_others_go_on() {
-    let part = |first: i64, len: i64| stream::from_fn(move |_, _| Ok((first..first + len).map(Ok)));
-    let mixed = stream::mix([(part(0, 3), 1.0), (part(100, 9), 1.0), (part(200, 6), 2.0)]).unwrap();
-    let mut seen = all(DataLoader::stream(mixed)
+    let part =
+        |first: i64, len: i64| iterable::from_fn(move |_, _| Ok((first..first + len).map(Ok)));
+    let mixed =
+        iterable::mix([(part(0, 3), 1.0), (part(100, 9), 1.0), (part(200, 6), 2.0)]).unwrap();
+    let mut seen = all(DataLoader::iterable(mixed)
         .batch_size(99)
         .build()
         .unwrap()
@@ -684,10 +690,10 @@ fn a_pass_without_items_does_not_repeat_for_ever() {
             None => numbers(0).repeat(),
             Some(times) => numbers(0).repeat_n(times),
         };
-        assert!(all(DataLoader::stream(source).build().unwrap().epoch(0)).is_empty());
+        assert!(all(DataLoader::iterable(source).build().unwrap().epoch(0)).is_empty());
     }
     assert!(
-        all(DataLoader::stream(numbers(3).repeat_n(0))
+        all(DataLoader::iterable(numbers(3).repeat_n(0))
             .build()
             .unwrap()
             .epoch(0))
@@ -695,7 +701,7 @@ fn a_pass_without_items_does_not_repeat_for_ever() {
     );
     let twice = numbers(3).repeat_n(2);
     assert_eq!(
-        all(DataLoader::stream(twice)
+        all(DataLoader::iterable(twice)
             .batch_size(4)
             .build()
             .unwrap()
@@ -705,11 +711,11 @@ fn a_pass_without_items_does_not_repeat_for_ever() {
 }
 
 /// A source with everything in it.
-fn deep<S: StreamSource<Sample = i64> + Clone>(
+fn deep<S: IterableDataset<Sample = i64> + Clone>(
     own: S,
     window: usize,
-) -> impl StreamSource<Sample = (i64, u32)> {
-    let mixed = stream::mix([
+) -> impl IterableDataset<Sample = (i64, u32)> {
+    let mixed = iterable::mix([
         (own.clone().shuffle(window), 2.0),
         (own.clone().shuffle(3), 1.0),
     ])
@@ -729,11 +735,14 @@ fn interrupted<S>(
     stops: &[usize],
 ) -> (Noisy, usize)
 where
-    S: StreamSource<Sample = (i64, u32)>,
+    S: IterableDataset<Sample = (i64, u32)>,
 {
-    let (mut seen, mut state) = ((Vec::new(), Vec::new()), StreamState::default().to_string());
+    let (mut seen, mut state) = (
+        (Vec::new(), Vec::new()),
+        IterableState::default().to_string(),
+    );
     for stop in stops.iter().copied().map(Some).chain([None]) {
-        let loader = DataLoader::stream(source())
+        let loader = DataLoader::iterable(source())
             .batch_size(batch)
             .seed(5)
             .num_workers(workers)
@@ -794,11 +803,11 @@ fn a_run_goes_on_with_another_batch_size() {
             len: 60,
             ..Seekable::default()
         };
-        let (mut seen, mut state) = (Vec::new(), StreamState::default());
+        let (mut seen, mut state) = (Vec::new(), IterableState::default());
         for (number, size) in sizes.iter().enumerate() {
             let is_last = number + 1 == sizes.len();
             let count = if is_last { usize::MAX } else { 3 };
-            let mut go_on = |loader: StreamLoader<(Tensor<i64>, Tensor<u32>)>| {
+            let mut go_on = |loader: IterableLoader<(Tensor<i64>, Tensor<u32>)>| {
                 for epoch in loader.resume(0..1, &state).unwrap() {
                     for batch in epoch.take(count) {
                         let (numbers, noise) = batch.unwrap();
@@ -809,12 +818,12 @@ fn a_run_goes_on_with_another_batch_size() {
             };
             let noisy = |number, rng: &mut SampleRng| Ok((number, rng.next_u32()));
             go_on(match seeks {
-                true => DataLoader::stream(own.clone().shuffle(7).map(noisy))
+                true => DataLoader::iterable(own.clone().shuffle(7).map(noisy))
                     .batch_size(*size)
                     .num_workers(2)
                     .build()
                     .unwrap(),
-                false => DataLoader::stream(numbers(60).shuffle(7).map(noisy))
+                false => DataLoader::iterable(numbers(60).shuffle(7).map(noisy))
                     .batch_size(*size)
                     .build()
                     .unwrap(),
@@ -836,7 +845,7 @@ fn seeking_reads_two_windows_at_most() {
         len: 200,
         ..Seekable::default()
     };
-    let loader = DataLoader::stream(own.clone().shuffle(8))
+    let loader = DataLoader::iterable(own.clone().shuffle(8))
         .batch_size(5)
         .build()
         .unwrap();
@@ -862,7 +871,7 @@ fn the_state_of_an_epoch_that_ended_begins_the_next() {
         len: 5,
         ..Seekable::default()
     };
-    let loader = DataLoader::stream(own)
+    let loader = DataLoader::iterable(own)
         .batch_size(2)
         .num_workers(2)
         .build()
@@ -885,7 +894,7 @@ fn the_state_of_an_epoch_that_ended_begins_the_next() {
 #[test]
 fn a_state_of_another_run_or_source_is_refused() {
     let loader = |seed, rank, ranks| {
-        DataLoader::stream(
+        DataLoader::iterable(
             Seekable {
                 len: 9,
                 ..Seekable::default()
@@ -900,7 +909,7 @@ fn a_state_of_another_run_or_source_is_refused() {
     let own = loader(1, 0, 2);
     let mut epoch = own.epoch(0);
     epoch.next();
-    let state: StreamState = epoch.state().to_string().parse().unwrap();
+    let state: IterableState = epoch.state().to_string().parse().unwrap();
     assert_eq!(state, epoch.state());
     let said = |seed, rank, ranks| match loader(seed, rank, ranks).resume(0..1, &state) {
         Ok(_) => String::new(),
@@ -912,9 +921,9 @@ fn a_state_of_another_run_or_source_is_refused() {
     assert!(said(1, 0, 3).contains("of 2 ranks, and there are 3"));
     let text = state.to_string();
     for end in 0..text.len() {
-        assert!(text[..end].parse::<StreamState>().is_err(), "{end}");
+        assert!(text[..end].parse::<IterableState>().is_err(), "{end}");
     }
-    assert!("pinfeed-state-1 epoch=0".parse::<StreamState>().is_err());
+    assert!("pinfeed-state-1 epoch=0".parse::<IterableState>().is_err());
 
     // Streams look themselves, too: a source may give a fingerprint of its own.
     let shard = Shard::new(0, 1, 0);
@@ -939,12 +948,12 @@ fn a_state_of_another_run_or_source_is_refused() {
 #[derive(Clone)]
 struct Named(&'static str);
 
-impl StreamSource for Named {
+impl IterableDataset for Named {
     type Item = i64;
     type Sample = i64;
-    type Stream = std::vec::IntoIter<std::result::Result<i64, BoxError>>;
+    type Iter = std::vec::IntoIter<std::result::Result<i64, BoxError>>;
 
-    fn open(&self, _: u64, _: Shard) -> Result<Self::Stream, BoxError> {
+    fn open(&self, _: u64, _: Shard) -> Result<Self::Iter, BoxError> {
         Ok((0..40).map(Ok).collect::<Vec<_>>().into_iter())
     }
 
@@ -962,7 +971,7 @@ impl StreamSource for Named {
 #[test]
 fn sources_are_told_apart_by_fingerprints() {
     let (a, b) = (Named("a"), Named("b"));
-    let mixed = |first: f64| stream::mix([(a.clone(), first), (b.clone(), 1.0)]).unwrap();
+    let mixed = |first: f64| iterable::mix([(a.clone(), first), (b.clone(), 1.0)]).unwrap();
     let documents = || a.clone().map(|token, _| Ok(vec![token]));
     let prints = [
         numbers(3).fingerprint(),
@@ -987,8 +996,8 @@ fn sources_are_told_apart_by_fingerprints() {
         a.clone().shuffle(4).take(4).fingerprint(),
         documents().pack(4).unwrap().fingerprint(),
         documents().pack(5).unwrap().fingerprint(),
-        documents().pack(4).unwrap().best_fit(2).fingerprint(),
-        documents().pack(4).unwrap().best_fit(3).fingerprint(),
+        documents().pack(4).unwrap().with_best_fit(2).fingerprint(),
+        documents().pack(4).unwrap().with_best_fit(3).fingerprint(),
     ];
     for (number, print) in prints.iter().enumerate() {
         assert!(!prints[..number].contains(print), "{number}: {prints:x?}");
@@ -1005,8 +1014,8 @@ fn sources_are_told_apart_by_fingerprints() {
 /// An iterator has no state of its own by which it could tell.
 #[test]
 fn a_state_of_another_source_is_refused_even_where_it_is_resumed_by_skipping() {
-    let run = |name, window, state: &StreamState| -> Result<StreamState> {
-        let loader = DataLoader::stream(Named(name).shuffle(window))
+    let run = |name, window, state: &IterableState| -> Result<IterableState> {
+        let loader = DataLoader::iterable(Named(name).shuffle(window))
             .batch_size(5)
             .build()?;
         loader.resume(0..1, state)?.next().unwrap().next();
@@ -1014,8 +1023,8 @@ fn a_state_of_another_source_is_refused_even_where_it_is_resumed_by_skipping() {
         drop(loader.resume(0..1, &loader.state())?);
         Ok(loader.state())
     };
-    let state = run("a.txt", 8, &StreamState::default()).unwrap();
-    let state: StreamState = state.to_string().parse().unwrap();
+    let state = run("a.txt", 8, &IterableState::default()).unwrap();
+    let state: IterableState = state.to_string().parse().unwrap();
     assert_eq!(run("a.txt", 8, &state).unwrap().items(), 10);
     for (name, window) in [("b.txt", 8), ("a.txt", 9)] {
         let error = run(name, window, &state).unwrap_err();
@@ -1032,10 +1041,10 @@ fn a_state_of_another_source_is_refused_even_where_it_is_resumed_by_skipping() {
 fn sources_within_sources_draw_other_numbers() {
     let order = |times| {
         let once = numbers(64).shuffle(64);
-        let builder = |source| DataLoader::stream(source).batch_size(64).seed(3);
+        let builder = |source| DataLoader::iterable(source).batch_size(64).seed(3);
         match times {
             1 => all(builder(once).build().unwrap().epoch(0)).remove(0),
-            _ => all(DataLoader::stream(once.shuffle(64))
+            _ => all(DataLoader::iterable(once.shuffle(64))
                 .batch_size(64)
                 .seed(3)
                 .build()
@@ -1051,13 +1060,13 @@ fn sources_within_sources_draw_other_numbers() {
 
 #[test]
 fn a_collate_function_gets_items_in_order() {
-    let words = stream::from_fn(|_, _| {
+    let words = iterable::from_fn(|_, _| {
         Ok(["a", "bb", "ccc"]
             .map(|word| Ok(word.to_owned()))
             .into_iter())
     });
     for workers in [0, 2] {
-        let loader = DataLoader::stream(words.clone())
+        let loader = DataLoader::iterable(words.clone())
             .batch_size(2)
             .num_workers(workers)
             .collate_fn(|words: Vec<String>, arena| {
@@ -1082,7 +1091,7 @@ fn items_and_streams_may_panic_when_they_are_dropped() {
         }
     }
     for workers in [0, 1, 3] {
-        let items = stream::from_fn(|_, _| {
+        let items = iterable::from_fn(|_, _| {
             let own = Fragile;
             Ok((0..5i64).map(move |number| {
                 let _held = &own;
@@ -1096,7 +1105,7 @@ fn items_and_streams_may_panic_when_they_are_dropped() {
             let _held = std::mem::ManuallyDrop::new(fragile);
             Ok(number)
         });
-        let loader = DataLoader::stream(source)
+        let loader = DataLoader::iterable(source)
             .batch_size(2)
             .num_workers(workers)
             .build()
@@ -1115,13 +1124,15 @@ fn items_and_streams_may_panic_when_they_are_dropped() {
 fn a_stream_is_for_one_device() {
     let devices = [Device::cpu(), Device::cpu()];
     let build = |devices: &[Device]| {
-        let numbers = stream::from_fn(|_, _| Ok((0..10i64).map(Ok)));
-        DataLoader::stream(numbers).pin_memory(devices).build()
+        let numbers = iterable::from_fn(|_, _| Ok((0..10i64).map(Ok)));
+        DataLoader::iterable(numbers).pin_memory(devices).build()
     };
     let error = build(&devices).unwrap_err().to_string();
     assert!(
         error.contains("pin_memory") && error.contains("2 devices"),
         "{error}"
     );
-    assert!(build(&devices[..1]).is_ok() && build(&[]).is_ok());
+    assert!(build(&devices[..1]).is_ok());
+    let error = build(&[]).unwrap_err().to_string();
+    assert!(error.contains("`pin_memory`: names no device"), "{error}");
 }

@@ -144,7 +144,7 @@ fn a_device_gets_the_same_rows() {
     let copied = loader(table(500, 7, 4), &how, &device);
     let got = loader(One(table(500, 7, 4)), &how, &device);
     for epoch in 0..2 {
-        let sent = copied.epoch(epoch).to_device(&device, 2);
+        let sent = copied.epoch(epoch).prefetch_to_device(&device, 2);
         for (sent, got) in sent.zip(got.epoch(epoch)) {
             let (x, (y, z)) = sent.unwrap();
             let back = |pending: pinfeed::device::Download<u8>| pending.wait().unwrap();

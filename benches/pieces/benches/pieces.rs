@@ -30,7 +30,7 @@ fn permutation(c: &mut Criterion) {
         ("1e6", 1_000_000),
         ("1e12", 1_000_000_000_000),
     ] {
-        let sampler = RandomSampler::new(samples, 17);
+        let sampler = RandomSampler::with_seed(samples, 17);
         // Positions far apart would cost the same: nothing is stored.
         let mut position = 0;
         let mut advance = |by| {

@@ -30,8 +30,8 @@ use crate::system::FirstUser;
 /// A data set that fetches ahead: requests run beside the workers, which only decode.
 ///
 /// The loader announces which samples come, across the boundaries of epochs too ([`Dataset::will_need`]), and requests are made in
-/// that order: up to [`in_flight`](Staged::in_flight) at a time, for samples up to [`ahead`](Staged::ahead) of those that are being
-/// loaded, of [`max_bytes`](Staged::max_bytes) together. A worker that needs a sample which is not there waits for it; the wait
+/// that order: up to [`with_in_flight`](Staged::with_in_flight) at a time, for samples up to [`with_lookahead`](Staged::with_lookahead) of those that are being
+/// loaded, of [`with_max_bytes`](Staged::with_max_bytes) together. A worker that needs a sample which is not there waits for it; the wait
 /// counts in the loader's [`timeout`](crate::loader::Builder::timeout). Order and content of batches are those of a
 /// data set that fetches and decodes in `get`. Each sample is fetched once in each epoch. (A sample that is loaded once more, or takes
 /// the place of a bad one, is fetched when it is needed.)
@@ -39,9 +39,9 @@ use crate::system::FirstUser;
 /// # Requests that hang
 ///
 /// With a [`timeout`](crate::loader::Builder::timeout), a sample whose request brings nothing in time is an error in its batch's place, and
-/// later batches come. A thread in `fetch` cannot be stopped, so its request runs on; but after half of the timeout it no longer counts in
-/// `in_flight` and `max_bytes`, and another begins in its place, on one more thread. Up to 1,024 requests may be left like that at a time
-/// (then the log says so, and those that hang keep their places). So give `fetch` a time limit of its own.
+/// later batches come. A thread in `fetch` cannot be stopped, so its request runs on; but after half of the timeout it no longer counts
+/// towards the limits, and another begins in its place, on one more thread. Up to 1,024 requests may be left like that
+/// at a time (then the log says so, and those that hang keep their places). So give `fetch` a time limit of its own.
 ///
 /// A result that comes late is used if its sample is still in time, and dropped if not; the thread fetches again. The next epoch requests
 /// the sample anew. A task of a runtime is aborted when its sample has become an error. [`StagedStats`] counts: `given_up` and `overdue`.
@@ -99,7 +99,7 @@ use crate::system::FirstUser;
 /// }
 ///
 /// let share = Share(vec!["nowhere/a".into(), "nowhere/b".into()]);
-/// let data = Staged::new(share).in_flight(64).max_bytes(256 << 20);
+/// let data = Staged::new(share).with_in_flight(64).with_max_bytes(256 << 20);
 /// let loader = DataLoader::builder(data).num_workers(2).build()?;
 /// let error = loader.epoch(0).next().unwrap().unwrap_err();
 /// assert!(error.to_string().contains("sample 0 (nowhere/a)"));
@@ -128,7 +128,7 @@ pub struct StagedStats {
     /// How many requests were begun.
     pub fetched: u64,
     /// How often a worker needed a sample that was not there yet. If it is most of them, fetching is what limits: raise
-    /// [`in_flight`](Staged::in_flight), unless the source is at its limit.
+    /// [`with_in_flight`](Staged::with_in_flight), unless the source is at its limit.
     pub waited: u64,
     /// How many requests were given up, before or after they were begun, because their samples were no longer needed.
     pub cancelled: u64,
@@ -137,7 +137,7 @@ pub struct StagedStats {
     pub given_up: u64,
     /// How many requests run.
     pub running: usize,
-    /// How many of those run for more than half of the `timeout`, and no longer count in [`in_flight`](Staged::in_flight).
+    /// How many of those run for more than half of the `timeout`, and no longer count in [`with_in_flight`](Staged::with_in_flight).
     pub overdue: usize,
     /// How much memory the samples have that were fetched, and are not decoded.
     pub held_bytes: usize,
@@ -406,13 +406,13 @@ impl<S: Stages> Staged<S> {
     ///
     /// A source of a given latency gives `in_flight / latency` samples a second at most: 256 requests of 50 ms give 5,120. With
     /// blocking requests, each takes a thread (2 MiB of addresses, and a few pages of memory).
-    pub fn in_flight(self, requests: usize) -> Staged<S> {
+    pub fn with_in_flight(self, requests: usize) -> Staged<S> {
         self.limited(|limits| limits.in_flight = requests.max(1))
     }
 
     /// Sets how many samples may be requested, or fetched, ahead of those that are being loaded; twice
-    /// [`in_flight`](Staged::in_flight) by default. It should be more than are in flight, because they do not come in order.
-    pub fn ahead(self, samples: usize) -> Staged<S> {
+    /// [`with_in_flight`](Staged::with_in_flight) by default. It should be more than are in flight, because they do not come in order.
+    pub fn with_lookahead(self, samples: usize) -> Staged<S> {
         self.limited(|limits| limits.ahead = Some(samples))
     }
 
@@ -421,7 +421,7 @@ impl<S: Stages> Staged<S> {
     /// A request that runs counts as much as the largest sample so far, because its size is not known before. (So the first sample of all
     /// is fetched alone.) If a worker waits for a sample for which there is no room, it is fetched nevertheless, one at a time: the bound
     /// may be exceeded by one sample, and by samples that are larger than all before. `usize::MAX` is no bound.
-    pub fn max_bytes(self, bytes: usize) -> Staged<S> {
+    pub fn with_max_bytes(self, bytes: usize) -> Staged<S> {
         self.limited(|limits| limits.max_bytes = bytes)
     }
 

@@ -44,7 +44,7 @@ use crate::rng::SampleRng;
 ///     }
 /// }
 ///
-/// let data = Staged::new(Store).in_flight(50); // 50 requests wait at a time, for two workers
+/// let data = Staged::new(Store).with_in_flight(50); // 50 requests wait at a time, for two workers
 /// let loader = DataLoader::builder(data).batch_size(20).shuffle(true).num_workers(2).build()?;
 /// for batch in loader.epoch(0) {
 ///     let (values, indices) = batch?;
@@ -88,7 +88,7 @@ pub trait StagedDataset: Send + Sync + 'static {
         rng: &mut SampleRng,
     ) -> Result<Self::Sample, BoxError>;
 
-    /// How much memory that has, in bytes: it counts in [`max_bytes`](Staged::max_bytes) until it is decoded.
+    /// How much memory that has, in bytes: it counts in [`with_max_bytes`](Staged::with_max_bytes) until it is decoded.
     fn raw_bytes(&self, raw: &Self::Raw) -> usize;
 
     /// As [`Dataset::describe`].
@@ -144,7 +144,7 @@ pub trait StagedDataset: Send + Sync + 'static {
 /// }
 ///
 /// let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build()?;
-/// let data = Staged::on_runtime(Store, runtime.handle().clone()).in_flight(100);
+/// let data = Staged::on_runtime(Store, runtime.handle().clone()).with_in_flight(100);
 /// let loader = DataLoader::builder(data).batch_size(50).num_workers(2).build()?;
 /// let batch = loader.epoch(0).next().unwrap()?;
 /// assert_eq!(batch.as_slice()[..3], [0, 1, 2]);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::{AtomicBool, AtomicU64, Ordering, thread};
 
 /// The byte that idle memory is filled with.
@@ -114,7 +114,11 @@ impl Hostility {
     /// The delays of one stream.
     pub(super) fn delays(&self, stream: usize) -> Delays {
         Delays {
-            rng: SampleRng::new(self.options.seed, stream as u64, 0),
+            rng: SampleRng::for_sample(RngKey {
+                seed: self.options.seed,
+                epoch: stream as u64,
+                position: 0,
+            }),
             max_ns: u64::try_from(self.options.max_delay.as_nanos()).unwrap_or(u64::MAX),
         }
     }

@@ -13,6 +13,7 @@ use crate::SampleRng;
 use crate::driver::cpu::Cpu;
 use crate::driver::{Driver, RawStream};
 use crate::picture::{Change, Colour, Cut, Drawing, Filter, Planes, Sampling, Warp};
+use crate::rng::RngKey;
 use crate::sync::{Arc, OnceLock};
 
 /// Builds the stand-in. Each has its own folder, and so its own counts.
@@ -696,7 +697,11 @@ fn memory_is_seldom_exchanged_whatever_comes() {
     let bench = Bench::new(&[]);
     let decoder = bench.open(Backend::Hardware).unwrap();
     let mut station = Station::new(&decoder, &bench.driver, 1 << 26).unwrap();
-    let mut rng = SampleRng::new(0, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 0,
+        epoch: 0,
+        position: 0,
+    });
     let mut chunk = |pictures: usize, sides: std::ops::Range<u32>| {
         let mut order = |number: usize| {
             let size = [(); 2].map(|()| rng.range(sides.clone()));

@@ -3,6 +3,7 @@ use image::{ExtendedColorType, ImageEncoder};
 use super::*;
 use crate::SampleRng;
 use crate::image::pixels::Scratch;
+use crate::rng::RngKey;
 
 fn decode(bytes: &[u8], decoding: DecodeOptions) -> Result<(Size, Vec<u8>), Cause> {
     let picture = open(bytes, decoding)?;
@@ -283,7 +284,14 @@ fn a_panic_while_decoding_leaves_the_thread_usable() {
     for file in [quarters(), png(&[7; 400], 10, 10, ExtendedColorType::Rgba8)] {
         let transform = crate::image::ImageTransform::eval(4);
         let image = crate::image::LazyImage::encoded(file);
-        let image = image.transform(&transform, &mut SampleRng::new(0, 0, 0));
+        let image = image.transform(
+            &transform,
+            &mut SampleRng::for_sample(RngKey {
+                seed: 0,
+                epoch: 0,
+                position: 0,
+            }),
+        );
         assert_eq!(image.decode().unwrap().shape()[..], [4, 4, 3]);
     }
 }
@@ -392,7 +400,11 @@ fn crc32(bytes: &[u8]) -> u32 {
 /// Damaged files decode to something or fail; they do not panic.
 #[test]
 fn damage_is_an_error_or_shows() {
-    let mut rng = SampleRng::new(3, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 3,
+        epoch: 0,
+        position: 0,
+    });
     let noise: Vec<u8> = (0..3072).map(|_| rng.below(256) as u8).collect();
     let files = [
         jpeg(&noise, 32, 32, ExtendedColorType::Rgb8),

@@ -11,6 +11,7 @@ use crate::Tensor;
 use crate::image::LazyImage;
 use crate::image::file::FileBytes;
 use crate::picture::Sampling;
+use crate::rng::RngKey;
 
 const LIMITS: DecoderLimits = DecoderLimits {
     least_side: 1,
@@ -309,7 +310,7 @@ fn pictures_that_exif_turns_are_left_to_the_cpu() {
         (6, false, None),
         (1, true, None),
     ] {
-        let image = LazyImage::encoded(exif(orientation)).exif_orientation(applied);
+        let image = LazyImage::encoded(exif(orientation)).with_exif_orientation(applied);
         assert_eq!(
             image.for_device(LIMITS).err(),
             reason,
@@ -334,7 +335,11 @@ fn what_is_left_out_of_a_file_does_not_change_its_pixels() {
 /// Whatever the bytes are, the answer is one of two, and what is written has a file's form, in its place.
 #[test]
 fn damage_of_any_kind_is_survived() {
-    let mut rng = SampleRng::new(5, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 5,
+        epoch: 0,
+        position: 0,
+    });
     let mut accepted = 0;
     for (name, file) in fixtures() {
         if !name.ends_with(".jpg") {

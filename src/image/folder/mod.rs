@@ -50,11 +50,11 @@ use crate::{BoxError, Dataset, Error, Result, SampleRng};
 /// use pinfeed::Dataset;
 /// use pinfeed::image::{ImageFolder, ImageTransform};
 ///
-/// let train = ImageFolder::open("imagenet/train")?.transform(ImageTransform::train(224));
+/// let train = ImageFolder::open("imagenet/train")?.with_transform(ImageTransform::train(224));
 /// // The same labels, even if a class is missing in this folder:
 /// let val = ImageFolder::open("imagenet/val")?
 ///     .with_classes(train.classes())?
-///     .transform(ImageTransform::eval(224));
+///     .with_transform(ImageTransform::eval(224));
 /// println!("{} pictures of {} classes", train.len(), train.classes().len());
 /// assert_eq!(train.class_to_idx("n01440764"), Some(0));
 /// # Ok::<(), pinfeed::Error>(())
@@ -183,7 +183,7 @@ impl ImageFolder {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if the list is empty, or some classes are numbers and not all are integers (sorted as names, `10` would come
+    /// [`Error::InvalidOption`] if the list is empty, or some classes are numbers and not all are integers (sorted as names, `10` would come
     /// before `2`); [`Error::DataSet`] if a path is not Unicode, on systems other than Unix.
     ///
     /// # Examples
@@ -230,12 +230,12 @@ impl ImageFolder {
     }
 
     /// Sets the transform. Default: none; then all pictures must have the same size.
-    pub fn transform(self, transform: ImageTransform) -> ImageFolder {
+    pub fn with_transform(self, transform: ImageTransform) -> ImageFolder {
         ImageFolder { transform, ..self }
     }
 
     /// Whether to turn pictures by their EXIF orientation. Default: no, as in torchvision.
-    pub fn exif_orientation(mut self, apply: bool) -> ImageFolder {
+    pub fn with_exif_orientation(mut self, apply: bool) -> ImageFolder {
         self.decoding.exif_orientation = apply;
         self
     }
@@ -243,8 +243,8 @@ impl ImageFolder {
     /// The most pixels that a picture may have. Default: 178,956,970, Pillow's limit.
     ///
     /// A file whose header says more is an error before any memory is allocated for it: see
-    /// [`LazyImage::max_pixels`].
-    pub fn max_pixels(mut self, pixels: u64) -> ImageFolder {
+    /// [`LazyImage::with_max_pixels`].
+    pub fn with_max_pixels(mut self, pixels: u64) -> ImageFolder {
         self.decoding.max_pixels = pixels;
         self
     }
@@ -252,14 +252,14 @@ impl ImageFolder {
     /// The most bytes that a picture's file may have. Default: 1 GiB.
     ///
     /// A larger file is an [`ImageError`] of its sample, before it is read.
-    pub fn max_file_bytes(mut self, bytes: u64) -> ImageFolder {
+    pub fn with_max_file_bytes(mut self, bytes: u64) -> ImageFolder {
         self.max_file_bytes = bytes;
         self
     }
 
     /// Sets where the pictures are decoded, in epochs that go to a device. Default: [`Decode::Cpu`].
     #[cfg(feature = "nvjpeg")]
-    pub fn decode(self, decode: Decode) -> ImageFolder {
+    pub fn with_decode(self, decode: Decode) -> ImageFolder {
         ImageFolder { decode, ..self }
     }
 
@@ -268,7 +268,7 @@ impl ImageFolder {
     ///
     /// Each file is then opened twice. That costs a few microseconds if it is in memory, and one more request on a network file
     /// system. Linux only; elsewhere nothing is read ahead.
-    pub fn read_ahead(self, files: usize) -> ImageFolder {
+    pub fn with_read_ahead(self, files: usize) -> ImageFolder {
         ImageFolder {
             read_ahead: files,
             ..self
@@ -280,7 +280,7 @@ impl ImageFolder {
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if a sample's class is not in `classes`, or a name appears twice.
+    /// [`Error::InvalidOption`] if a sample's class is not in `classes`, or a name appears twice.
     pub fn with_classes<C: Into<String>>(
         self,
         classes: impl IntoIterator<Item = C>,
@@ -346,11 +346,11 @@ impl Dataset for ImageFolder {
             }
         };
         let image = LazyImage::of_file(file)
-            .path(path)
+            .with_path(path)
             .decoding(self.decoding)
             .transform(&self.transform, rng);
         #[cfg(feature = "nvjpeg")]
-        let image = image.decode_on(self.decode);
+        let image = image.with_decode(self.decode);
         if self.transform.output_size().is_none() {
             // A batch is planned from the size in one header. A broken header fails here, as an error of this sample,
             // instead of failing the batch's plan.
@@ -404,7 +404,7 @@ impl Dataset for ImageFolder {
 }
 
 fn refused(option: &'static str, reason: impl Into<String>) -> Error {
-    Error::Option {
+    Error::InvalidOption {
         option,
         reason: reason.into(),
     }

@@ -10,6 +10,7 @@ use super::pixels::{Change, Colour, Warp, jittered};
 use super::plan::{ImageTransform, Op};
 use super::size::{Rect, Size};
 use crate::SampleRng;
+use crate::rng::RngKey;
 
 /// Which part of one picture a transform shows, and where.
 ///
@@ -20,11 +21,12 @@ use crate::SampleRng;
 ///
 /// ```
 /// use pinfeed::image::{ImageTransform, LazyImage};
+/// use pinfeed::rng::RngKey;
 /// use pinfeed::{SampleRng, Tensor};
 ///
 /// let pixels = Tensor::zeros(&[40, 80, 3]);
 /// let crop = ImageTransform::new().center_crop(40); // columns 20 to 60
-/// let image = LazyImage::rgb(pixels)?.transform(&crop, &mut SampleRng::new(17, 0, 0));
+/// let image = LazyImage::rgb(pixels)?.transform(&crop, &mut SampleRng::for_sample(RngKey { seed: 17, epoch: 0, position: 0 }));
 /// let geometry = image.geometry()?;
 /// let boxes = geometry.boxes(&[[10.0, 5.0, 35.0, 25.0], [62.0, 0.0, 80.0, 40.0]]);
 /// assert_eq!(boxes.boxes[0], [0.0, 5.0, 15.0, 25.0]); // the part that is visible
@@ -56,7 +58,18 @@ impl Geometry {
         max_pixels: u64,
     ) -> Result<Geometry, Cause> {
         // Operations that move pixels and those that only change them draw from two streams.
-        let (mut frames, mut colours) = (SampleRng::new(seed, 0, 0), SampleRng::new(seed, 1, 0));
+        let (mut frames, mut colours) = (
+            SampleRng::for_sample(RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+            SampleRng::for_sample(RngKey {
+                seed,
+                epoch: 1,
+                position: 0,
+            }),
+        );
         let mut canvas = Canvas::new(source);
         let mut changes = Vec::new();
         let mut stages = Vec::new();

@@ -140,7 +140,7 @@ fn boxes_and_points_go_where_their_pixels_go() {
             let labels = crate::Tensor::from_vec(labels.collect(), &[40, 60]).unwrap();
             let geometry = Geometry::draw(source, Some(plan), seed, EVERYTHING).unwrap();
             let mask = crate::image::LazyMask::labels(labels).unwrap();
-            let mask = mask.geometry(geometry.clone()).decode().unwrap();
+            let mask = mask.with_geometry(geometry.clone()).decode().unwrap();
             let (height, width) = geometry.output_size();
             assert_eq!(mask.shape()[..], [height, width]);
             let lit = |(index, label): (usize, &u8)| {
@@ -209,7 +209,7 @@ fn boxes_are_scaled_and_clipped() {
 /// A change that depends on positions is not moved after a later crop; a change of colours is.
 #[test]
 fn operations_with_a_place_keep_their_order() {
-    let erased = crate::image::RandomErasing::new().probability(1.0);
+    let erased = crate::image::RandomErasing::new().with_probability(1.0);
     let stages = |plan: ImageTransform| drawn(size(40, 60), &plan).stages.len();
     let new = ImageTransform::new;
     assert_eq!(stages(new()), 1);

@@ -2,6 +2,7 @@ use super::*;
 use crate::SampleRng;
 use crate::image::LazyImage;
 use crate::image::plan::ImageTransform;
+use crate::rng::RngKey;
 
 /// A PNG file whose values are labels, of the given kind.
 fn png(color: png::ColorType, depth: png::BitDepth, packed: &[u8], size: (u32, u32)) -> Vec<u8> {
@@ -21,7 +22,7 @@ fn png(color: png::ColorType, depth: png::BitDepth, packed: &[u8], size: (u32, u
 }
 
 fn read(file: Vec<u8>) -> Result<Vec<u8>, String> {
-    let mask = LazyMask::encoded(file).path("masks/7.png").decode();
+    let mask = LazyMask::encoded(file).with_path("masks/7.png").decode();
     mask.map(|labels| labels.as_slice().to_vec())
         .map_err(|error| error.to_string())
 }
@@ -169,7 +170,7 @@ fn what_has_no_labels_says_what_to_do() {
     assert!(read(cut[..cut.len() / 2].to_vec()).is_err());
     let huge = png(ColorType::Grayscale, BitDepth::Eight, &[7; 900], (30, 30));
     let error = LazyMask::encoded(huge)
-        .max_pixels(899)
+        .with_max_pixels(899)
         .decode()
         .unwrap_err();
     assert!(error.to_string().contains("max_pixels is 899"), "{error}");
@@ -191,13 +192,23 @@ fn a_mask_follows_its_picture() {
         .random_rotation(40.0)
         .pad(3)
         .random_vertical_flip(0.5)
-        .interpolation(Interpolation::Nearest);
+        .with_interpolation(Interpolation::Nearest);
     let (mut outside, mut seen) = (0, std::collections::HashSet::new());
     for seed in 0..50 {
         let image = LazyImage::rgb(pixels.view()).unwrap();
-        let image = image.transform(&plan, &mut SampleRng::new(seed, 0, 0));
-        let mask = LazyMask::labels(labels.view()).unwrap().fill(255);
-        let mask = mask.geometry(image.geometry().unwrap()).decode().unwrap();
+        let image = image.transform(
+            &plan,
+            &mut SampleRng::for_sample(RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+        );
+        let mask = LazyMask::labels(labels.view()).unwrap().with_fill(255);
+        let mask = mask
+            .with_geometry(image.geometry().unwrap())
+            .decode()
+            .unwrap();
         let image = image.decode().unwrap();
         assert_eq!(mask.shape()[..], [37, 46]);
         for (label, pixel) in mask.as_slice().iter().zip(image.as_slice().chunks_exact(3)) {
@@ -217,7 +228,7 @@ fn a_mask_of_another_size_is_refused() {
     let image = LazyImage::rgb(Tensor::zeros(&[48, 64, 3])).unwrap();
     let mask = LazyMask::labels(Tensor::zeros(&[64, 48])).unwrap();
     let error = mask
-        .geometry(image.geometry().unwrap())
+        .with_geometry(image.geometry().unwrap())
         .decode()
         .unwrap_err();
     assert!(

@@ -30,6 +30,7 @@ pub(in crate::image) fn jittered(
 mod tests {
     use super::*;
     use crate::image::fixture::bytes;
+    use crate::rng::RngKey;
 
     /// Bit for bit as Pillow: tests/fixtures/colours.py.
     #[test]
@@ -61,10 +62,21 @@ mod tests {
     /// Factors lie in their ranges, the order varies, and operations that were not requested are not done.
     #[test]
     fn jitter_is_drawn_as_asked() {
-        let jitter = ColorJitter::new().brightness(0.4).saturation(2.0).hue(0.1);
+        let jitter = ColorJitter::new()
+            .with_brightness(0.4)
+            .with_saturation(2.0)
+            .with_hue(0.1);
         let mut first = std::collections::HashMap::new();
         for seed in 0..20_000 {
-            let jitter: Vec<_> = jittered(&jitter, &mut SampleRng::new(seed, 0, 0)).collect();
+            let jitter: Vec<_> = jittered(
+                &jitter,
+                &mut SampleRng::for_sample(RngKey {
+                    seed,
+                    epoch: 0,
+                    position: 0,
+                }),
+            )
+            .collect();
             assert_eq!(jitter.len(), 3);
             for colour in &jitter {
                 match colour {

@@ -18,7 +18,7 @@ use crate::image::size::{Rect, Size};
 /// ```
 /// use pinfeed::image::{ImageTransform, RandAugment};
 ///
-/// let transform = ImageTransform::train(224).rand_augment(RandAugment::new().num_ops(2).magnitude(9));
+/// let transform = ImageTransform::train(224).rand_augment(RandAugment::new().with_num_ops(2).with_magnitude(9));
 /// # let _ = transform;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -47,7 +47,7 @@ impl RandAugment {
     }
 
     /// The number of operations, which run one after the other. Default: 2.
-    pub fn num_ops(self, count: usize) -> RandAugment {
+    pub fn with_num_ops(self, count: usize) -> RandAugment {
         RandAugment { count, ..self }
     }
 
@@ -56,7 +56,7 @@ impl RandAugment {
     /// # Panics
     ///
     /// If the number of bins is not larger.
-    pub fn magnitude(self, magnitude: usize) -> RandAugment {
+    pub fn with_magnitude(self, magnitude: usize) -> RandAugment {
         RandAugment { magnitude, ..self }.checked()
     }
 
@@ -65,7 +65,7 @@ impl RandAugment {
     /// # Panics
     ///
     /// If it is less than two, or not larger than the magnitude.
-    pub fn num_magnitude_bins(self, bins: usize) -> RandAugment {
+    pub fn with_num_magnitude_bins(self, bins: usize) -> RandAugment {
         RandAugment { bins, ..self }.checked()
     }
 
@@ -75,7 +75,7 @@ impl RandAugment {
     /// # Panics
     ///
     /// For any other filter.
-    pub fn interpolation(self, interpolation: Interpolation) -> RandAugment {
+    pub fn with_interpolation(self, interpolation: Interpolation) -> RandAugment {
         let smooth = is_smooth("RandAugment", interpolation);
         RandAugment { smooth, ..self }
     }
@@ -214,7 +214,7 @@ impl AugmentOp {
 /// ```
 /// use pinfeed::image::{ImageTransform, Interpolation, RandomRotation};
 ///
-/// let rotation = RandomRotation::from(30.0).interpolation(Interpolation::Bilinear);
+/// let rotation = RandomRotation::from(30.0).with_interpolation(Interpolation::Bilinear);
 /// let transform = ImageTransform::new().resize(256).random_rotation(rotation).center_crop(224);
 /// # let _ = transform;
 /// ```
@@ -248,7 +248,7 @@ impl RandomRotation {
     /// # Panics
     ///
     /// For any other filter.
-    pub fn interpolation(self, interpolation: Interpolation) -> RandomRotation {
+    pub fn with_interpolation(self, interpolation: Interpolation) -> RandomRotation {
         let smooth = is_smooth("RandomRotation", interpolation);
         RandomRotation { smooth, ..self }
     }
@@ -277,7 +277,9 @@ fn is_smooth(what: &str, interpolation: Interpolation) -> bool {
         Interpolation::Nearest => false,
         Interpolation::Bilinear => true,
         other => {
-            panic!("{what}::interpolation: {other:?} is not supported: use Nearest or Bilinear")
+            panic!(
+                "{what}::with_interpolation: {other:?} is not supported: use Nearest or Bilinear"
+            )
         }
     }
 }
@@ -285,8 +287,8 @@ fn is_smooth(what: &str, interpolation: Interpolation) -> bool {
 /// Paints over a rectangle at random, for [`random_erasing`](crate::image::ImageTransform::random_erasing): torchvision's
 /// `RandomErasing` (Zhong and others, "Random erasing data augmentation", 2017).
 ///
-/// The rectangle's area, as a share of the picture's, is drawn uniformly from [`scale`](RandomErasing::scale), its height divided
-/// by its width log-uniformly from [`ratio`](RandomErasing::ratio), and then its place. If ten rectangles in a row do not fit,
+/// The rectangle's area, as a share of the picture's, is drawn uniformly from [`with_scale`](RandomErasing::with_scale), its height divided
+/// by its width log-uniformly from [`with_ratio`](RandomErasing::with_ratio), and then its place. If ten rectangles in a row do not fit,
 /// nothing is painted.
 ///
 /// # Examples
@@ -295,7 +297,7 @@ fn is_smooth(what: &str, interpolation: Interpolation) -> bool {
 /// use pinfeed::image::{ImageTransform, RandomErasing};
 /// use pinfeed::ops::Normalize;
 ///
-/// let erasing = RandomErasing::new().probability(0.1).value(Normalize::IMAGENET.mean_color());
+/// let erasing = RandomErasing::new().with_probability(0.1).with_value(Normalize::IMAGENET.mean_color());
 /// let transform = ImageTransform::train(224).random_erasing(erasing);
 /// # let _ = transform;
 /// ```
@@ -323,7 +325,7 @@ impl RandomErasing {
     /// # Panics
     ///
     /// If it is not in 0..=1.
-    pub fn probability(self, probability: f64) -> RandomErasing {
+    pub fn with_probability(self, probability: f64) -> RandomErasing {
         check_probability("RandomErasing", probability);
         RandomErasing {
             probability,
@@ -336,8 +338,8 @@ impl RandomErasing {
     /// # Panics
     ///
     /// If the range is empty, or a bound is not a positive number.
-    pub fn scale(self, scale: RangeInclusive<f64>) -> RandomErasing {
-        let scale = positive("RandomErasing::scale", scale);
+    pub fn with_scale(self, scale: RangeInclusive<f64>) -> RandomErasing {
+        let scale = positive("RandomErasing::with_scale", scale);
         RandomErasing { scale, ..self }
     }
 
@@ -346,15 +348,15 @@ impl RandomErasing {
     /// # Panics
     ///
     /// If the range is empty, or a bound is not a positive number.
-    pub fn ratio(self, ratio: RangeInclusive<f64>) -> RandomErasing {
-        let ratio = positive("RandomErasing::ratio", ratio);
+    pub fn with_ratio(self, ratio: RangeInclusive<f64>) -> RandomErasing {
+        let ratio = positive("RandomErasing::with_ratio", ratio);
         RandomErasing { ratio, ..self }
     }
 
     /// The colour of the rectangle: red, green and blue. Default: black. torchvision's recipes erase after normalising,
     /// with 0, which corresponds to the mean colour before normalising:
     /// [`Normalize::mean_color`](crate::ops::Normalize::mean_color).
-    pub fn value(self, value: [u8; 3]) -> RandomErasing {
+    pub fn with_value(self, value: [u8; 3]) -> RandomErasing {
         RandomErasing { value, ..self }
     }
 

@@ -38,9 +38,9 @@ use super::size::{ImageSize, Size};
 /// let train = ImageTransform::train(224);
 /// // The same, written out, but with larger crops and the bicubic filter:
 /// let train = ImageTransform::new()
-///     .random_resized_crop(RandomResizedCrop::new(224).scale(0.25..=1.0))
+///     .random_resized_crop(RandomResizedCrop::new(224).with_scale(0.25..=1.0))
 ///     .random_horizontal_flip(0.5)
-///     .interpolation(Interpolation::Bicubic);
+///     .with_interpolation(Interpolation::Bicubic);
 /// let eval = ImageTransform::new().resize(256).center_crop(224); // ImageTransform::eval(224)
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -107,7 +107,7 @@ impl ImageTransform {
     }
 
     /// Keeps the central pixels: `size` is the side of a square, or (height, width). A smaller picture gets a border
-    /// ([`fill`](ImageTransform::fill)).
+    /// ([`with_fill`](ImageTransform::with_fill)).
     ///
     /// This is torchvision's `CenterCrop`.
     ///
@@ -155,7 +155,7 @@ impl ImageTransform {
         self.push(Op::RandomVerticalFlip { probability })
     }
 
-    /// Adds a border around the picture ([`fill`](ImageTransform::fill)). `padding` is its width on every side, (left and right,
+    /// Adds a border around the picture ([`with_fill`](ImageTransform::with_fill)). `padding` is its width on every side, (left and right,
     /// top and bottom), or (left, top, right, bottom).
     ///
     /// This is torchvision's `Pad`. A later resizing keeps the edge sharp.
@@ -197,7 +197,7 @@ impl ImageTransform {
 
     /// Rotates the picture around its centre by a random angle: takes the largest angle in either direction in degrees, a range
     /// of degrees, or a [`RandomRotation`] that interpolates. The picture keeps its size, and uncovered corners are filled
-    /// ([`fill`](ImageTransform::fill)).
+    /// ([`with_fill`](ImageTransform::with_fill)).
     ///
     /// This is torchvision's `RandomRotation`, with Pillow's pixels.
     pub fn random_rotation(self, rotation: impl Into<RandomRotation>) -> ImageTransform {
@@ -219,8 +219,8 @@ impl ImageTransform {
     }
 
     /// Sets the colour outside the picture, which a crop, padding or rotation may show: red, green and blue. Default:
-    /// black. (Masks have [their own](crate::image::LazyMask::fill).)
-    pub fn fill(self, color: [u8; 3]) -> ImageTransform {
+    /// black. (Masks have [their own](crate::image::LazyMask::with_fill).)
+    pub fn with_fill(self, color: [u8; 3]) -> ImageTransform {
         ImageTransform {
             fill: color,
             ..self
@@ -228,7 +228,7 @@ impl ImageTransform {
     }
 
     /// Sets the filter for resampling. Default: [`Interpolation::Bilinear`].
-    pub fn interpolation(self, interpolation: Interpolation) -> ImageTransform {
+    pub fn with_interpolation(self, interpolation: Interpolation) -> ImageTransform {
         ImageTransform {
             interpolation,
             ..self
@@ -241,7 +241,7 @@ impl ImageTransform {
     ///
     /// It saves most of the work of decoding large photos. Only libjpeg-turbo can do it (feature `turbojpeg`), for pictures that
     /// their EXIF orientation does not turn. For all others, this has no effect.
-    pub fn scaled_decoding(self, scaled: bool) -> ImageTransform {
+    pub fn with_scaled_decoding(self, scaled: bool) -> ImageTransform {
         ImageTransform {
             scaled_decoding: scaled,
             ..self
@@ -387,6 +387,6 @@ mod tests {
     #[should_panic(expected = "scale: 1..=0.5 is not a range")]
     #[allow(clippy::reversed_empty_ranges)]
     fn a_reversed_range_is_refused() {
-        let _ = RandomResizedCrop::new(224).scale(1.0..=0.5);
+        let _ = RandomResizedCrop::new(224).with_scale(1.0..=0.5);
     }
 }

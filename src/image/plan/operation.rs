@@ -13,7 +13,7 @@ use crate::image::size::{ImageSize, Size};
 /// ```
 /// use pinfeed::image::{ColorJitter, ImageTransform};
 ///
-/// let colours = ColorJitter::new().brightness(0.4).contrast(0.4).saturation(0.4).hue(0.1);
+/// let colours = ColorJitter::new().with_brightness(0.4).with_contrast(0.4).with_saturation(0.4).with_hue(0.1);
 /// let transform = ImageTransform::train(224).color_jitter(colours);
 /// # let _ = transform;
 /// ```
@@ -36,7 +36,7 @@ impl ColorJitter {
     /// # Panics
     ///
     /// If it is negative, or no number.
-    pub fn brightness(self, by: f64) -> ColorJitter {
+    pub fn with_brightness(self, by: f64) -> ColorJitter {
         ColorJitter {
             brightness: not_negative("brightness", by, f64::MAX),
             ..self
@@ -48,7 +48,7 @@ impl ColorJitter {
     /// # Panics
     ///
     /// If it is negative, or no number.
-    pub fn contrast(self, by: f64) -> ColorJitter {
+    pub fn with_contrast(self, by: f64) -> ColorJitter {
         ColorJitter {
             contrast: not_negative("contrast", by, f64::MAX),
             ..self
@@ -60,7 +60,7 @@ impl ColorJitter {
     /// # Panics
     ///
     /// If it is negative, or no number.
-    pub fn saturation(self, by: f64) -> ColorJitter {
+    pub fn with_saturation(self, by: f64) -> ColorJitter {
         ColorJitter {
             saturation: not_negative("saturation", by, f64::MAX),
             ..self
@@ -72,7 +72,7 @@ impl ColorJitter {
     /// # Panics
     ///
     /// If it is not in 0..=0.5.
-    pub fn hue(self, by: f64) -> ColorJitter {
+    pub fn with_hue(self, by: f64) -> ColorJitter {
         ColorJitter {
             hue: not_negative("hue", by, 0.5),
             ..self
@@ -83,7 +83,7 @@ impl ColorJitter {
 fn not_negative(what: &str, by: f64, most: f64) -> f64 {
     assert!(
         (0.0..=most).contains(&by),
-        "ColorJitter::{what}: {by} is not a number from 0 to {most}"
+        "ColorJitter::with_{what}: {by} is not a number from 0 to {most}"
     );
     by
 }
@@ -137,8 +137,8 @@ impl From<(u16, u16, u16, u16)> for Padding {
 
 /// A random crop that is resized: for [`random_resized_crop`](crate::image::ImageTransform::random_resized_crop).
 ///
-/// The crop's area, as a share of the picture's, is drawn uniformly from [`scale`](RandomResizedCrop::scale), and its width
-/// divided by its height log-uniformly from [`ratio`](RandomResizedCrop::ratio). Then its place is drawn uniformly. If ten
+/// The crop's area, as a share of the picture's, is drawn uniformly from [`with_scale`](RandomResizedCrop::with_scale), and its width
+/// divided by its height log-uniformly from [`with_ratio`](RandomResizedCrop::with_ratio). Then its place is drawn uniformly. If ten
 /// crops in a row do not fit the picture, the largest central crop whose ratio is in range is taken. This is torchvision's
 /// `RandomResizedCrop`, step by step (Szegedy and others, "Going deeper with convolutions", 2015).
 ///
@@ -147,7 +147,7 @@ impl From<(u16, u16, u16, u16)> for Padding {
 /// ```
 /// use pinfeed::image::{ImageTransform, RandomResizedCrop};
 ///
-/// let gentle = RandomResizedCrop::new(224).scale(0.5..=1.0).ratio(0.9..=1.1);
+/// let gentle = RandomResizedCrop::new(224).with_scale(0.5..=1.0).with_ratio(0.9..=1.1);
 /// let transform = ImageTransform::new().random_resized_crop(gentle).random_horizontal_flip(0.5);
 /// assert_eq!(transform.output_size(), Some((224, 224)));
 /// ```
@@ -177,9 +177,9 @@ impl RandomResizedCrop {
     /// # Panics
     ///
     /// If the range is empty, or a bound is not a positive number.
-    pub fn scale(self, scale: RangeInclusive<f64>) -> RandomResizedCrop {
+    pub fn with_scale(self, scale: RangeInclusive<f64>) -> RandomResizedCrop {
         RandomResizedCrop {
-            scale: positive("RandomResizedCrop::scale", scale),
+            scale: positive("RandomResizedCrop::with_scale", scale),
             ..self
         }
     }
@@ -189,9 +189,9 @@ impl RandomResizedCrop {
     /// # Panics
     ///
     /// If the range is empty, or a bound is not a positive number.
-    pub fn ratio(self, ratio: RangeInclusive<f64>) -> RandomResizedCrop {
+    pub fn with_ratio(self, ratio: RangeInclusive<f64>) -> RandomResizedCrop {
         RandomResizedCrop {
-            ratio: positive("RandomResizedCrop::ratio", ratio),
+            ratio: positive("RandomResizedCrop::with_ratio", ratio),
             ..self
         }
     }
@@ -220,7 +220,7 @@ pub(super) fn positive(what: &str, range: RangeInclusive<f64>) -> (f64, f64) {
 /// ```
 /// use pinfeed::image::{ImageTransform, Interpolation};
 ///
-/// let transform = ImageTransform::eval(224).interpolation(Interpolation::Bicubic);
+/// let transform = ImageTransform::eval(224).with_interpolation(Interpolation::Bicubic);
 /// # let _ = transform;
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

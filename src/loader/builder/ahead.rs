@@ -11,7 +11,8 @@ impl<D, C> Builder<D, C> {
     ///
     /// A batch that is slow takes one of [`prefetch`](Builder::prefetch) places until it comes, and the others go on in the places that are
     /// left: set `prefetch` above the number of batches that may be slow at once. They go on up to 64 batches beyond the slow one, and wait
-    /// for it then. [`to_device`](crate::loader::Epoch::to_device) sends batches in the order in which they are made, and never in parts.
+    /// for it then. [`prefetch_to_device`](crate::loader::Epoch::prefetch_to_device) sends batches in the order in which they are made, and
+    /// never in parts.
     ///
     /// # States
     ///
@@ -19,7 +20,7 @@ impl<D, C> Builder<D, C> {
     /// the others, with or without this option. With several ranks, each has batches ready at other times than the others, so within an
     /// epoch each rank needs its own state, and resumes with the same batch size on as many ranks and devices
     /// ([what it says in any order](crate::loader::LoaderState#in-any-order)). At an epoch's end, states are those of a run in order.
-    /// (Streams have no such option: their state is where the source stands, which cannot have gaps.)
+    /// (Iterables have no such option: their state is where the source stands, which cannot have gaps.)
     ///
     /// # Errors
     ///
@@ -71,8 +72,8 @@ impl<D, C> Builder<D, C> {
     /// ([`Dataset::sample_bytes`](crate::Dataset::sample_bytes)), or as the largest so far.
     ///
     /// Not counted are: what samples hold themselves before they are written to their batch; what a `collate_fn` allocates; batches that
-    /// the program holds; and idle memory that is kept for the next batches: up to two pageable blocks, and page-locked slabs, of which
-    /// there are at most two more than fit the limit. [`Stats::most_bytes_in_flight`](crate::loader::Stats::most_bytes_in_flight) says how
+    /// the program holds; and idle memory that is kept for the next batches: that of two in pageable memory, and in page-locked
+    /// memory of two more than fit the limit. [`Stats::most_bytes_in_flight`](crate::loader::Stats::most_bytes_in_flight) says how
     /// much was in flight.
     ///
     /// # Examples

@@ -46,18 +46,25 @@ impl<D, C> Builder<D, C> {
                 "excludes shuffle: the sampler is the order; leave shuffle out",
             ));
         }
-        if let Some(bytes) = self.max_batch_bytes {
+        if let Some(bytes) = self.min_slab_bytes {
             check_room(1, bytes).map_err(|no_room| {
                 let reason = format!(
                     "is {no_room}: every slab would be that large, so name the size of the largest batch"
                 );
-                Error::option("max_batch_bytes", reason)
+                Error::option("min_slab_bytes", reason)
             })?;
+        }
+        if self.names_no_device {
+            return Err(Error::option(
+                "pin_memory",
+                "names no device, because the list is empty: name one (Device::available() is the CPU where there is no GPU), or leave \
+                 pin_memory out, for batches in pageable memory",
+            ));
         }
         let needs_device = [
             ("strict_pinning", self.strict),
             ("pin_by_copy", self.by_copy),
-            ("max_batch_bytes", self.max_batch_bytes.is_some()),
+            ("min_slab_bytes", self.min_slab_bytes.is_some()),
         ];
         match needs_device
             .iter()

@@ -48,7 +48,7 @@ impl<D, C> Builder<D, C> {
                 device: device.clone(),
                 strict: self.strict,
                 by_copy: self.by_copy,
-                max_batch_bytes: self.max_batch_bytes,
+                min_slab_bytes: self.min_slab_bytes,
             }),
             is_stream: false,
             timeout: self.timeout,

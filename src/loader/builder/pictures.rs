@@ -14,7 +14,7 @@ impl<D, C> Builder<D, C> {
     ///
     /// # Errors
     ///
-    /// [`build`](Builder::build) returns [`Error::Option`] if it is not from 0 to 1.
+    /// [`build`](Builder::build) returns [`Error::InvalidOption`] if it is not from 0 to 1.
     ///
     /// # Examples
     ///
@@ -24,8 +24,8 @@ impl<D, C> Builder<D, C> {
     ///
     /// let device = Device::cuda(0)?;
     /// let train = ImageFolder::open("imagenet/train")?
-    ///     .transform(ImageTransform::train(224))
-    ///     .decode(Decode::Both);
+    ///     .with_transform(ImageTransform::train(224))
+    ///     .with_decode(Decode::Both);
     /// let loader = DataLoader::builder(train)
     ///     .batch_size(256)
     ///     .num_workers(8)

@@ -70,7 +70,7 @@ impl Stats {
             Limit::Unknown => {
                 "The loop is too short to tell what limits it: let it take more than 10 ms."
             }
-            Limit::Consumer if self.workers == 0 || self.crew.is_auto() => {
+            Limit::Consumer if self.workers == 0 || self.sizing.is_auto() => {
                 "The training step limits the loop: the loader keeps up."
             }
             Limit::Consumer => {
@@ -81,23 +81,23 @@ impl Stats {
                  once; the lists of a batch sampler can be made ahead, by `epochs`)."
             }
             Limit::Pulling => {
-                "The stream limits the loop: one worker at a time pulls its items, so do less in its `next` and more in the source's \
+                "The iterable limits the loop: one worker at a time pulls its items, so do less in its `next` and more in the source's \
                  `load`, which all workers do, or pull larger items."
             }
             Limit::Loading if self.fetch_wait_ns >= self.loading_ns / 2 => {
-                "Requests limit the loop: raise `in_flight` of the Staged data set, its `max_bytes` or `ahead` if these are what is reached, \
-                 or fetch less for a sample."
+                "Requests limit the loop: raise `with_in_flight` of the Staged data set, its `with_max_bytes` or `with_lookahead` if these \
+                 are what is reached, or fetch less for a sample."
             }
             Limit::Loading => {
                 "Loading limits the loop: raise num_workers, or make the data set's `get` cheaper."
             }
             Limit::Decoding if cfg!(feature = "turbojpeg") => {
                 "Decoding limits the loop: raise num_workers, or have less to decode (smaller files; of JPEG files \
-                 ImageTransform::scaled_decoding)."
+                 ImageTransform::with_scaled_decoding)."
             }
             Limit::Decoding => {
                 "Decoding limits the loop: raise num_workers, or have less to decode (smaller files; of JPEG files \
-                 ImageTransform::scaled_decoding, and the feature `turbojpeg` decodes them faster)."
+                 ImageTransform::with_scaled_decoding, and the feature `turbojpeg` decodes them faster)."
             }
             Limit::DeviceDecoding => {
                 "The device's decoder limits the loop: start the program with CUDA_DEVICE_MAX_CONNECTIONS=32 if the device trains meanwhile, let \
@@ -139,8 +139,8 @@ impl fmt::Display for Stats {
             wall.as_secs_f64(),
             self.workers
         )?;
-        match self.crew.is_auto() {
-            true => writeln!(f, ": {})", self.crew)?,
+        match self.sizing.is_auto() {
+            true => writeln!(f, ": {})", self.sizing)?,
             false => writeln!(f, ")")?,
         }
         if more > 0 {
@@ -161,7 +161,7 @@ impl fmt::Display for Stats {
         self.how_full(f)?;
         self.why_unpinned(f)?;
         self.what_was_bad(f)?;
-        match self.crew.is_auto() {
+        match self.sizing.is_auto() {
             true => f.write_str(&self.advice().replace("raise num_workers", MORE_CORES)),
             false => f.write_str(self.advice()),
         }
@@ -175,7 +175,7 @@ impl Stats {
         let rows = [
             ("asking the sampler", self.sampling_ns, batches, none, None),
             (
-                "pulling from the stream",
+                "pulling from the iterable",
                 self.pulling_ns,
                 batches,
                 none,
@@ -339,7 +339,7 @@ const PRINTED: usize = 5;
 mod tests {
     use super::*;
     use crate::meter::Buckets;
-    use crate::pipeline::Crew;
+    use crate::pipeline::WorkerSizing;
 
     #[test]
     fn the_last_sentence_names_what_limits_and_the_knob() {
@@ -521,7 +521,7 @@ mod tests {
 
         let auto = Stats {
             workers: 4,
-            crew: Crew::AllCores,
+            sizing: WorkerSizing::AllCores,
             ..fed.clone()
         };
         let starved = Stats {
@@ -594,7 +594,7 @@ mod tests {
         assert_eq!(pulling.limit(), Limit::Pulling);
         let said = pulling.to_string();
         assert!(
-            said.contains("\npulling from the stream ") && said.contains("`load`"),
+            said.contains("\npulling from the iterable ") && said.contains("`load`"),
             "{said}"
         );
         assert!(!said.contains("asking the sampler"), "{said}");
@@ -605,7 +605,7 @@ mod tests {
         assert_eq!(staged.limit(), Limit::Loading);
         let said = staged.to_string();
         assert!(
-            said.contains("`in_flight`") && !said.contains("num_workers"),
+            said.contains("`with_in_flight`") && !said.contains("num_workers"),
             "{said}"
         );
         // No advice for pictures that it does nothing for.

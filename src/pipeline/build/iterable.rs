@@ -1,4 +1,4 @@
-//! Batches of a stream's items: what pulls them, and what loads them.
+//! Batches of an iterable's items: what pulls them, and what loads them.
 //!
 //! A task's items are a small data set of their own. So they are loaded by the same [`DatasetFactory`] as any samples, by all workers.
 
@@ -7,6 +7,7 @@ use super::on_error::{OnError, Retry};
 use crate::batch::Collate;
 use crate::dataset::Dataset;
 use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary};
+use crate::iterable::{ItemIter, IterableDataset, Shard, progress};
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::epoch_plan::Hints;
 use crate::pipeline::plan::partition::Place;
@@ -17,14 +18,13 @@ use crate::pipeline::traits::{
 use crate::pipeline::worker_status::WorkerStatus;
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
-use crate::stream::{ItemStream, Shard, StreamSource, progress};
 use crate::sync::{Arc, Mutex};
 use crate::tensor::Offload;
 
-/// How many samples the order of a stream has: more than any can give.
+/// How many samples the order of an iterable has: more than any can give.
 pub(crate) const ENDLESS: u64 = 1 << 62;
 
-/// Makes batches of the items of streams.
+/// Makes batches of the items of iterables.
 pub(crate) struct StreamFactory<S, C>(pub(crate) Arc<StreamParts<S, C>>);
 
 pub(crate) struct StreamParts<S, C> {
@@ -62,7 +62,7 @@ impl Sampler for ItemNumbers {
 
 impl<S, C> Factory<C::Batch> for StreamFactory<S, C>
 where
-    S: StreamSource,
+    S: IterableDataset,
     C: Collate<S::Sample>,
 {
     fn open(&self, _: &Arc<EpochContext>, _: Place, _: Offload) -> Arc<dyn Build<C::Batch>> {
@@ -133,20 +133,20 @@ where
     }
 }
 
-/// A stream, opened at the first pull.
-struct Puller<S: StreamSource, C> {
+/// An iterable, opened at the first pull.
+struct Puller<S: IterableDataset, C> {
     parts: Arc<StreamParts<S, C>>,
     epoch: u64,
     /// How many items were pulled, in this run and before.
     items: u64,
-    /// Where the stream is to go when it is opened.
+    /// Where the iterable is to go when it is opened.
     resumed: Option<Vec<u8>>,
-    stream: Option<S::Stream>,
+    stream: Option<S::Iter>,
 }
 
-impl<S: StreamSource, C> Puller<S, C> {
-    /// Opens the stream, and goes to where it begins.
-    fn open(&mut self) -> Result<S::Stream, BoxError> {
+impl<S: IterableDataset, C> Puller<S, C> {
+    /// Opens the iterable, and goes to where it begins.
+    fn open(&mut self) -> Result<S::Iter, BoxError> {
         let mut stream = self.parts.source.open(self.epoch, self.parts.shard)?;
         if let Some(state) = self.resumed.take() {
             progress()?;
@@ -169,7 +169,7 @@ impl<S: StreamSource, C> Puller<S, C> {
 
 impl<S, C> Pull<C::Batch> for Puller<S, C>
 where
-    S: StreamSource,
+    S: IterableDataset,
     C: Collate<S::Sample>,
 {
     fn pull(
@@ -179,7 +179,7 @@ where
         offload: Offload,
     ) -> Result<Option<Pulled<C::Batch>>> {
         let epoch = self.epoch;
-        let failed = |source| Error::Stream { epoch, source };
+        let failed = |source| Error::Iterable { epoch, source };
         let mut stream = match self.stream.take() {
             Some(stream) => stream,
             None => self.open().map_err(failed)?,
@@ -241,7 +241,7 @@ where
 }
 
 /// The items of one task, as a data set: an index is the number of the item on this rank.
-struct Items<S: StreamSource, C> {
+struct Items<S: IterableDataset, C> {
     parts: Arc<StreamParts<S, C>>,
     first: u64,
     slots: Vec<Mutex<Slot<S::Item>>>,
@@ -255,7 +255,7 @@ enum Slot<I> {
 
 impl<S, C> Dataset for Items<S, C>
 where
-    S: StreamSource,
+    S: IterableDataset,
     C: Send + Sync + 'static,
 {
     type Sample = S::Sample;
@@ -282,8 +282,8 @@ where
                 if !self.parts.keeps {
                     return Err(error);
                 }
-                // If the item is got again, its error is given again, in its words. (Errors cannot be cloned, and a stream cannot be asked
-                // for the item once more, so this one does not go away.)
+                // If the item is got again, its error is given again, in its words. (Errors cannot be cloned, and an iterable cannot be
+                // asked for the item once more, so this one does not go away.)
                 let said = error.to_string();
                 *slot.lock() = Slot::Failed(said.clone().into());
                 return Err(if is_temporary(&error) {
@@ -292,7 +292,7 @@ where
                     error
                 });
             }
-            Slot::Gone => return Err("the stream's item is used up".into()),
+            Slot::Gone => return Err("the iterable's item is used up".into()),
         };
         self.parts.source.load(item, rng)
     }

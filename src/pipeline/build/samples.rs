@@ -11,7 +11,7 @@ use crate::meter::nanoseconds_between;
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::partition::{EpochOrder, Place};
 use crate::pipeline::traits::{Changes, Failed};
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::{Instant, Mutex};
 
 /// Where a task's samples come from.
@@ -75,7 +75,12 @@ impl<D: Dataset> Source<'_, D> {
     /// The generator of the row with this key.
     #[inline]
     fn rng(&self, key: u64) -> SampleRng {
-        SampleRng::new(self.seed, self.place.epoch, key).of_pass(self.context.short_id)
+        SampleRng::for_sample(RngKey {
+            seed: self.seed,
+            epoch: self.place.epoch,
+            position: key,
+        })
+        .of_pass(self.context.short_id)
     }
 
     /// Gets the sample of a row, which is row `in_place` of the place.
@@ -173,7 +178,11 @@ impl<D: Dataset> Source<'_, D> {
     pub(crate) fn index_of_other(&self, row: usize, attempt: u32) -> u64 {
         let (epoch, place) = (self.place.epoch, &self.place);
         let row = self.row_of_place(row);
-        let mut rng = SampleRng::for_replacement(self.seed, epoch, place.key(row));
+        let mut rng = SampleRng::for_replacement(RngKey {
+            seed: self.seed,
+            epoch,
+            position: place.key(row),
+        });
         let others = (place.rows as u64).saturating_sub(1);
         let is_listed = matches!(self.context.order, EpochOrder::Listed(_));
         let mut position = 0;

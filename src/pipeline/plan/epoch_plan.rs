@@ -351,7 +351,7 @@ mod tests {
                 device: Device::cpu(),
                 strict: false,
                 by_copy: false,
-                max_batch_bytes: None,
+                min_slab_bytes: None,
             }),
             is_stream: false,
             timeout: None,

@@ -49,13 +49,13 @@ pub(crate) struct Pinning {
     pub(crate) strict: bool,
     /// Batches are built in pageable memory, and copied by the pin thread.
     pub(crate) by_copy: bool,
-    pub(crate) max_batch_bytes: Option<usize>,
+    pub(crate) min_slab_bytes: Option<usize>,
 }
 
 impl Pinning {
     /// The slab size for `bytes`: no less than the builder was told.
     pub(crate) fn at_least(&self, bytes: usize) -> usize {
-        bytes.max(self.max_batch_bytes.unwrap_or(0))
+        bytes.max(self.min_slab_bytes.unwrap_or(0))
     }
 
     pub(crate) fn ring(&self) -> &Arc<Ring> {

@@ -246,7 +246,7 @@ impl<E, U> Schedule<E, U> {
         };
         match entry.stage {
             Stage::Loading if entry.waits_for_slab() => "waits for page-locked memory",
-            Stage::Pulling => "waits for items of the stream",
+            Stage::Pulling => "waits for items of the iterable",
             Stage::Moving => "waits for page-locked memory to be moved to",
             Stage::Loading | Stage::Solo => "is being loaded",
             Stage::LayingOut => "is being laid out",

@@ -7,11 +7,11 @@ use proptest::prelude::*;
 
 use super::entry::SlabState;
 use super::*;
-use crate::pipeline::plan::epoch_plan::Solo;
-use crate::tuning::RUN_NS;
 use crate::pipeline::plan::delivered::Given;
+use crate::pipeline::plan::epoch_plan::Solo;
 use crate::pipeline::plan::epoch_plan::{Bound, Pulls};
 use crate::pipeline::plan::partition::{Even, LastBatch, Partition};
+use crate::tuning::RUN_NS;
 
 const WORKER: Claimant = Claimant {
     is_spare: false,

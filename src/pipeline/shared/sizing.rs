@@ -1,4 +1,4 @@
-//! The crew: how many of a loader's workers load, and why.
+//! Sizing: how many of a loader's workers load, and why.
 
 use std::fmt;
 
@@ -21,7 +21,7 @@ use crate::tuning::{BATCHES_WATCHED, WORKER_STACK_BYTES};
 ///     batch?;
 /// }
 /// let stats = loader.stats();
-/// println!("{} workers: {}", stats.workers, stats.crew);
+/// println!("{} workers: {}", stats.workers, stats.sizing);
 /// assert!(stats.workers >= 1);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
@@ -29,7 +29,7 @@ use crate::tuning::{BATCHES_WATCHED, WORKER_STACK_BYTES};
 #[non_exhaustive]
 pub enum Workers {
     /// One for each core that the process may use (`taskset`, a control group's set of cores and its quota), of which as many load as
-    /// the first batches show to be of use. [`Stats::crew`](crate::loader::Stats::crew) says how many, and why. While several epochs are
+    /// the first batches show to be of use. [`Stats::sizing`](crate::loader::Stats::sizing) says how many, and why. While several epochs are
     /// taken at once (by the devices of a [`split`](crate::loader::Epoch::split), or by a training and its evaluation), all of them load.
     Auto,
     /// That many; with 0, batches are loaded on the caller's thread, on demand.
@@ -56,12 +56,12 @@ impl Workers {
     }
 }
 
-/// How it was decided how many workers load ([`Stats::crew`](crate::loader::Stats::crew)). It prints as a few words.
+/// How it was decided how many workers load ([`Stats::sizing`](crate::loader::Stats::sizing)). It prints as a few words.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::loader::{Crew, Workers};
+/// use pinfeed::loader::{WorkerSizing, Workers};
 /// use pinfeed::{DataLoader, from_fn};
 ///
 /// let samples = from_fn(100, |index, _| Ok(index as i64));
@@ -69,16 +69,16 @@ impl Workers {
 /// for batch in &loader {
 ///     batch?;
 /// }
-/// match loader.stats().crew {
-///     Crew::AllCores => println!("the loop waits for samples: more cores would help"),
-///     crew => println!("{} workers: {crew}", loader.stats().workers),
+/// match loader.stats().sizing {
+///     WorkerSizing::AllCores => println!("the loop waits for samples: more cores would help"),
+///     sizing => println!("{} workers: {sizing}", loader.stats().workers),
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub enum Crew {
+pub enum WorkerSizing {
     /// The program set the number.
     #[default]
     Fixed,
@@ -96,23 +96,23 @@ pub enum Crew {
     Tiny,
 }
 
-impl Crew {
+impl WorkerSizing {
     /// Whether the number was left to the loader.
     pub fn is_auto(self) -> bool {
-        self != Crew::Fixed
+        self != WorkerSizing::Fixed
     }
 }
 
-impl fmt::Display for Crew {
+impl fmt::Display for WorkerSizing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Crew::Fixed => "as many as were asked for",
-            Crew::Starting => "all cores, until the first batches show how many are needed",
-            Crew::AllCores => "all cores",
-            Crew::Several => "all cores, because several epochs are taken at once",
-            Crew::Enough => "as many as keep up with the loop",
-            Crew::Copying => "loading is copying, and more would slow the link",
-            Crew::Tiny => "batches take microseconds, and more would wait for each other",
+            WorkerSizing::Fixed => "as many as were asked for",
+            WorkerSizing::Starting => "all cores, until the first batches show how many are needed",
+            WorkerSizing::AllCores => "all cores",
+            WorkerSizing::Several => "all cores, because several epochs are taken at once",
+            WorkerSizing::Enough => "as many as keep up with the loop",
+            WorkerSizing::Copying => "loading is copying, and more would slow the link",
+            WorkerSizing::Tiny => "batches take microseconds, and more would wait for each other",
         })
     }
 }
@@ -124,7 +124,7 @@ pub(crate) struct ActiveWorkers {
     all: usize,
     /// How many of them load.
     active: usize,
-    crew: Crew,
+    sizing: WorkerSizing,
     /// Where the measurement of the first batches began.
     mark: Option<Mark>,
 }
@@ -144,7 +144,11 @@ impl ActiveWorkers {
         ActiveWorkers {
             all,
             active: all,
-            crew: if is_auto { Crew::Starting } else { Crew::Fixed },
+            sizing: if is_auto {
+                WorkerSizing::Starting
+            } else {
+                WorkerSizing::Fixed
+            },
             mark: None,
         }
     }
@@ -166,25 +170,27 @@ impl ActiveWorkers {
     }
 
     /// How many load, and why.
-    pub(crate) fn now(&self) -> (usize, Crew) {
-        (self.active, self.crew)
+    pub(crate) fn now(&self) -> (usize, WorkerSizing) {
+        (self.active, self.sizing)
     }
 
     /// A consumer begins a session: all load, so that its first batch comes as soon as it can. Returns whether some have to be woken.
     pub(crate) fn begin(&mut self) -> bool {
-        if !self.crew.is_auto() {
+        if !self.sizing.is_auto() {
             return false;
         }
         self.mark = None;
-        self.crew = Crew::Starting;
+        self.sizing = WorkerSizing::Starting;
         std::mem::replace(&mut self.active, self.all) < self.all
     }
 
     /// A consumer gets a batch. `is_alone`: there is no other.
     pub(crate) fn serves(&mut self, is_alone: bool) {
-        match (self.crew, is_alone) {
-            (Crew::Starting, false) => self.crew = Crew::Several,
-            (Crew::Several, true) => (self.crew, self.mark) = (Crew::Starting, None),
+        match (self.sizing, is_alone) {
+            (WorkerSizing::Starting, false) => self.sizing = WorkerSizing::Several,
+            (WorkerSizing::Several, true) => {
+                (self.sizing, self.mark) = (WorkerSizing::Starting, None)
+            }
             _ => {}
         }
     }
@@ -196,9 +202,9 @@ impl ActiveWorkers {
         epoch: (u64, u64),
         given: u64,
         meter: &Meter,
-        most: impl FnOnce() -> Option<(usize, Crew)>,
+        most: impl FnOnce() -> Option<(usize, WorkerSizing)>,
     ) {
-        if self.crew != Crew::Starting {
+        if self.sizing != WorkerSizing::Starting {
             return;
         }
         let now = Mark {
@@ -231,9 +237,9 @@ impl ActiveWorkers {
         };
         let (most, why) = most()
             .filter(|(most, _)| *most < self.all)
-            .unwrap_or((self.all, Crew::AllCores));
-        (self.active, self.crew) = match seen.needed() {
-            Some(needed) if needed < most => (needed, Crew::Enough),
+            .unwrap_or((self.all, WorkerSizing::AllCores));
+        (self.active, self.sizing) = match seen.needed() {
+            Some(needed) if needed < most => (needed, WorkerSizing::Enough),
             _ => (most, why),
         };
     }
@@ -244,9 +250,9 @@ impl ActiveWorkers {
             return false;
         }
         self.active = (2 * self.active).min(self.all);
-        self.crew = match self.active == self.all {
-            true => Crew::AllCores,
-            false => Crew::Enough,
+        self.sizing = match self.active == self.all {
+            true => WorkerSizing::AllCores,
+            false => WorkerSizing::Enough,
         };
         true
     }
@@ -284,8 +290,8 @@ mod tests {
         active_workers: &mut ActiveWorkers,
         of: [u64; 3],
         batches: u64,
-        most: Option<(usize, Crew)>,
-    ) -> (usize, Crew) {
+        most: Option<(usize, WorkerSizing)>,
+    ) -> (usize, WorkerSizing) {
         let [work_ns, host_ns, waited_ns] = of;
         let meter = Meter::default();
         meter.consumer_wait_ns.add(1_000_000_000);
@@ -304,16 +310,16 @@ mod tests {
     fn as_many_load_as_keep_up() {
         for (of, expected) in [
             // Half as many again as the loop needs, and one at least.
-            ([40_000, 10_000, 0], (6, Crew::Enough)),
-            ([41_000, 10_000, 0], (7, Crew::Enough)),
-            ([10, 10_000, 0], (1, Crew::Enough)),
-            ([0, 10_000, 0], (1, Crew::Enough)),
-            ([110_000, 10_000, 0], (16, Crew::AllCores)),
+            ([40_000, 10_000, 0], (6, WorkerSizing::Enough)),
+            ([41_000, 10_000, 0], (7, WorkerSizing::Enough)),
+            ([10, 10_000, 0], (1, WorkerSizing::Enough)),
+            ([0, 10_000, 0], (1, WorkerSizing::Enough)),
+            ([110_000, 10_000, 0], (16, WorkerSizing::AllCores)),
             // A loop that waits now and then has enough; one that waits for more than a tenth of the time has not.
-            ([40_000, 10_000, 1_000], (6, Crew::Enough)),
-            ([40_000, 10_000, 2_000], (16, Crew::AllCores)),
-            ([40_000, 0, 0], (16, Crew::AllCores)),
-            ([40_000, 0, 10_000], (16, Crew::AllCores)),
+            ([40_000, 10_000, 1_000], (6, WorkerSizing::Enough)),
+            ([40_000, 10_000, 2_000], (16, WorkerSizing::AllCores)),
+            ([40_000, 0, 0], (16, WorkerSizing::AllCores)),
+            ([40_000, 0, 10_000], (16, WorkerSizing::AllCores)),
         ] {
             let mut active_workers = ActiveWorkers::new(16, true);
             assert_eq!(
@@ -336,23 +342,23 @@ mod tests {
         for _ in 0..5 {
             // (Of an epoch before, only the marks are left; that of a short one is of no use to the next.)
             let short = after_an_epoch(&mut active_workers, of, BATCHES_WATCHED, None);
-            assert_eq!(short, (4, Crew::Starting));
+            assert_eq!(short, (4, WorkerSizing::Starting));
             assert!(!active_workers.begin()); // all are on duty
         }
         let long = after_an_epoch(&mut active_workers, of, BATCHES_WATCHED + 2, None);
-        assert_eq!(long, (2, Crew::Enough));
+        assert_eq!(long, (2, WorkerSizing::Enough));
         assert!(active_workers.begin());
-        assert_eq!(active_workers.now(), (4, Crew::Starting));
+        assert_eq!(active_workers.now(), (4, WorkerSizing::Starting));
     }
 
     #[test]
     fn few_load_where_more_would_be_slower() {
-        for why in [Crew::Copying, Crew::Tiny] {
+        for why in [WorkerSizing::Copying, WorkerSizing::Tiny] {
             for (all, of, expected) in [
                 (64, [40_000, 0, 10_000], (10, why)),
-                (10, [40_000, 0, 10_000], (10, Crew::AllCores)),
+                (10, [40_000, 0, 10_000], (10, WorkerSizing::AllCores)),
                 // The loop needs even fewer.
-                (64, [40_000, 10_000, 0], (6, Crew::Enough)),
+                (64, [40_000, 10_000, 0], (6, WorkerSizing::Enough)),
             ] {
                 let mut active_workers = ActiveWorkers::new(all, true);
                 let most = Some((10, why));
@@ -369,12 +375,16 @@ mod tests {
             std::iter::from_fn(|| active_workers.grow().then(|| active_workers.now())).collect();
         assert_eq!(
             seen,
-            [(2, Crew::Enough), (4, Crew::Enough), (7, Crew::AllCores)]
+            [
+                (2, WorkerSizing::Enough),
+                (4, WorkerSizing::Enough),
+                (7, WorkerSizing::AllCores)
+            ]
         );
         // What was decided stands for the session.
         assert_eq!(
             after_an_epoch(&mut active_workers, [10, 10_000, 0], 20, None),
-            (7, Crew::AllCores)
+            (7, WorkerSizing::AllCores)
         );
     }
 
@@ -382,18 +392,18 @@ mod tests {
     fn several_consumers_have_all() {
         let mut active_workers = ActiveWorkers::new(4, true);
         active_workers.serves(true);
-        assert_eq!(active_workers.now(), (4, Crew::Starting));
+        assert_eq!(active_workers.now(), (4, WorkerSizing::Starting));
         active_workers.serves(false);
-        assert_eq!(active_workers.now(), (4, Crew::Several));
+        assert_eq!(active_workers.now(), (4, WorkerSizing::Several));
         // The one that is left shows how many it needs.
         active_workers.serves(true);
         let now = after_an_epoch(&mut active_workers, [10_000, 10_000, 0], 20, None);
-        assert_eq!(now, (2, Crew::Enough));
+        assert_eq!(now, (2, WorkerSizing::Enough));
         active_workers.serves(false);
-        assert_eq!(active_workers.now(), (2, Crew::Enough));
+        assert_eq!(active_workers.now(), (2, WorkerSizing::Enough));
         assert!(active_workers.begin());
         active_workers.serves(false);
-        assert_eq!(active_workers.now(), (4, Crew::Several));
+        assert_eq!(active_workers.now(), (4, WorkerSizing::Several));
     }
 
     #[test]
@@ -401,8 +411,8 @@ mod tests {
         let mut active_workers = ActiveWorkers::new(7, false);
         active_workers.serves(false);
         let now = after_an_epoch(&mut active_workers, [10, 10_000, 0], 20, None);
-        assert_eq!(now, (7, Crew::Fixed));
+        assert_eq!(now, (7, WorkerSizing::Fixed));
         assert!(!active_workers.begin() && !active_workers.grow());
-        assert_eq!(active_workers.now(), (7, Crew::Fixed));
+        assert_eq!(active_workers.now(), (7, WorkerSizing::Fixed));
     }
 }

@@ -6,7 +6,7 @@ use super::data::EpochData;
 use super::deferred::Deferred;
 use super::session::{Job, Session};
 use super::sessions::Sessions;
-use super::sizing::{ActiveWorkers, Crew};
+use super::sizing::{ActiveWorkers, WorkerSizing};
 use super::workers::{Assignment, WorkerSlot};
 use crate::device::ByteBudget;
 use crate::pipeline::plan::options::DeviceShard;
@@ -231,8 +231,8 @@ impl<B: 'static> State<B> {
             let given = handle.progress.count();
             let epoch = (handle.session, handle.epoch_entry);
             let most = || match &session.schedule {
-                schedule if schedule.copies() => Some((COPYING_WORKERS, Crew::Copying)),
-                schedule if schedule.is_tiny() => Some((TINY_WORKERS, Crew::Tiny)),
+                schedule if schedule.copies() => Some((COPYING_WORKERS, WorkerSizing::Copying)),
+                schedule if schedule.is_tiny() => Some((TINY_WORKERS, WorkerSizing::Tiny)),
                 _ => None,
             };
             self.active_workers.watch(epoch, given, &handle.meter, most);

@@ -25,7 +25,7 @@ impl<B: Batch> Pipeline<B> {
         }
         if matches!(options.batching, Batching::Listed(_)) {
             return Some(Early {
-                bytes: pinning.max_batch_bytes?,
+                bytes: pinning.min_slab_bytes?,
                 slabs: options.slabs(DEFAULT_DEPTH_BATCHES),
             });
         }
@@ -49,7 +49,7 @@ impl<B: Batch> Pipeline<B> {
             .and_then(|bytes| bytes.checked_mul(plan.partition.usual_rows()))
             .and_then(|bytes| bytes.checked_add(GAPS_BYTES));
         Some(Early {
-            bytes: batch_bytes.max(pinning.max_batch_bytes)?,
+            bytes: batch_bytes.max(pinning.min_slab_bytes)?,
             slabs: plan.slabs(false),
         })
     }

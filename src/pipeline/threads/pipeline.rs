@@ -7,7 +7,7 @@ use crate::pipeline::lookahead::Announcing;
 use crate::pipeline::memory::{Memory, room};
 use crate::pipeline::plan::options::Options;
 use crate::pipeline::shared::lock::{Locked, Shared};
-use crate::pipeline::shared::sizing::{ActiveWorkers, Crew};
+use crate::pipeline::shared::sizing::{ActiveWorkers, WorkerSizing};
 use crate::pipeline::shared::slab_size::SlabSizes;
 use crate::pipeline::shared::state::State;
 use crate::pipeline::traits::Factory;
@@ -77,7 +77,7 @@ impl<B: 'static> Pipeline<B> {
     }
 
     /// How many workers load now, and why.
-    pub(crate) fn crew(&self) -> (usize, Crew) {
+    pub(crate) fn sizing(&self) -> (usize, WorkerSizing) {
         self.lock().active_workers.now()
     }
 
@@ -123,7 +123,7 @@ impl<B: 'static> Pipeline<B> {
         let reason = match is_lost {
             true => FORKED,
             false => {
-                "the call comes from one of the loader's own threads (a data set's `get`, a sampler, a stream, a collate function or a logger, \
+                "the call comes from one of the loader's own threads (a data set's `get`, a sampler, an iterable, a collate function or a logger, \
                  say), which would wait for itself: give this code a loader of its own, or num_workers(0)"
             }
         };

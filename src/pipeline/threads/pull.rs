@@ -5,7 +5,7 @@
 //! loaded never turns out to be shorter.
 //!
 //! The stream lies in its epoch's data while no thread pulls. The worker that pulls has taken it out, so no lock is held meanwhile. Between
-//! two items, streams ask whether to go on ([`progress`](crate::stream::progress)): not if the epoch has left the shared state, or the
+//! two items, streams ask whether to go on ([`progress`](crate::iterable::progress)): not if the epoch has left the shared state, or the
 //! worker was given up. What comes of the pull then is dropped, as anything is that is made for a task that is gone.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,12 +14,12 @@ use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::error::drop_each;
 use crate::error::{Error, panic_message};
+use crate::iterable::{Watcher, watched};
 use crate::meter::Activity;
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::TaskId;
 use crate::pipeline::traits::{Pull, Pulled, TransferQueue};
 use crate::pipeline::worker_status::{Doing, WorkerStatus};
-use crate::stream::{Watcher, watched};
 use crate::sync::{Arc, Instant, planted};
 use crate::tensor::Offload;
 use crate::trace::span;
@@ -54,7 +54,7 @@ impl<B: Batch> Pipeline<B> {
         let bar = context.bar(Activity::Pull, task);
         let pulled = watched(watcher(status, context), || catch_unwind(pull));
         let pulled = pulled.unwrap_or_else(|payload| {
-            Err(Error::StreamPanicked {
+            Err(Error::IterablePanicked {
                 epoch: context.epoch,
                 batch: place.batch,
                 message: panic_message(payload),

@@ -152,7 +152,7 @@ impl Busy {
             Doing::Planning => " is being laid out",
             Doing::Collating => " is being collated",
             Doing::Memory => " is given memory",
-            Doing::Pulling => " waits for an item of the stream",
+            Doing::Pulling => " waits for an item of the iterable",
             Doing::Describing => " has a sample that the data set describes",
         });
         if let Some(elapsed) = seen.elapsed {

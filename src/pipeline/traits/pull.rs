@@ -1,4 +1,4 @@
-//! What is asked of a stream whose items are pulled.
+//! What is asked of an iterable whose items are pulled.
 
 use super::{Build, Factory};
 use crate::error::{Result, drop_each};
@@ -7,18 +7,18 @@ use crate::pipeline::plan::partition::Place;
 use crate::sync::Arc;
 use crate::tensor::Offload;
 
-/// Where a stream's epoch begins.
+/// Where an iterable's epoch begins.
 pub(crate) struct StreamStart {
     pub(crate) epoch: u64,
     /// How many items this rank was given before, in the same epoch.
     pub(crate) items: u64,
-    /// Where the stream stood then, if it could say so.
+    /// Where the iterable stood then, if it could say so.
     pub(crate) state: Option<Vec<u8>>,
 }
 
-/// The stream of an epoch, with its type erased.
+/// The iterable of an epoch, with its type erased.
 pub(crate) trait Pull<B>: Send {
-    /// Pulls the items of the task at a place; fewer if the stream ends, and `None` if it has ended before.
+    /// Pulls the items of the task at a place; fewer if the iterable ends, and `None` if it has ended before.
     fn pull(
         &mut self,
         context: &Arc<EpochContext>,
@@ -31,7 +31,7 @@ pub(crate) trait Pull<B>: Send {
 pub(crate) struct Pulled<B> {
     pub(crate) build: Arc<dyn Build<B>>,
     pub(crate) own: Box<OwnItems<B>>,
-    /// The stream has ended.
+    /// The iterable has ended.
     pub(crate) is_last: bool,
 }
 
@@ -46,12 +46,12 @@ pub(crate) struct OwnItems<B> {
     pub(crate) keeps: bool,
 }
 
-/// Where a stream stands behind a task.
+/// Where an iterable stands behind a task.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Reached {
     /// How many items the rank was given.
     pub(crate) items: u64,
-    /// Where the stream stands, if it can say so.
+    /// Where the iterable stands, if it can say so.
     pub(crate) state: Option<Vec<u8>>,
     /// The epoch's end was given out.
     pub(crate) is_over: bool,

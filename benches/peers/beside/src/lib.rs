@@ -52,8 +52,8 @@ fn open(
         _ => Decode::Both,
     };
     let pictures = ImageFolder::open(folder)?
-        .transform(ImageTransform::train(224))
-        .decode(decode);
+        .with_transform(ImageTransform::train(224))
+        .with_decode(decode);
     let loader = DataLoader::builder(pictures)
         .batch_size(256)
         .shuffle(true)
@@ -65,7 +65,7 @@ fn open(
         false => loader.build()?,
     };
     let loader = Arc::new(loader);
-    let batches = loader.owned_epochs(0..).to_device(device, 2).flatten();
+    let batches = loader.owned_epochs(0..).prefetch_to_device(device, 2).flatten();
     Ok(Run {
         batches: Box::new(batches),
         loader,
@@ -85,7 +85,7 @@ impl Run {
             .batches
             .next()
             .ok_or("epochs without end have ended")??;
-        let images = images.normalize::<f32>(&Normalize::IMAGENET.channels_last(true))?;
+        let images = images.normalize::<f32>(&Normalize::IMAGENET.with_channels_last(true))?;
         let lent = Lent {
             images: images.on(&self.stream)?.address(),
             labels: labels.on(&self.stream)?.address(),

@@ -6,6 +6,7 @@ use crate::driver::RawCopy;
 use crate::driver::cuda::Cuda;
 use crate::image::{Encoded, ImageTransform, LazyImage};
 use crate::picture::{Change, DecoderLimits};
+use crate::rng::RngKey;
 
 const LIMITS: DecoderLimits = DecoderLimits {
     least_side: 1,
@@ -152,7 +153,14 @@ fn decodes_what_is_accepted(backend: Backend) {
     for (number, plan) in (0..).zip(plans) {
         let image = |path: &std::path::PathBuf| {
             let image = LazyImage::encoded(std::fs::read(path).unwrap());
-            image.transform(&plan, &mut SampleRng::new(number, 0, 0))
+            image.transform(
+                &plan,
+                &mut SampleRng::for_sample(RngKey {
+                    seed: number,
+                    epoch: 0,
+                    position: 0,
+                }),
+            )
         };
         // (Damaged files are garbage, and each decoder's garbage is its own.)
         let named = names
@@ -234,8 +242,14 @@ fn decodes_what_is_accepted(backend: Backend) {
                     ));
                     continue;
                 }
-                let same = LazyImage::encoded(bytes.clone())
-                    .transform(&plan, &mut SampleRng::new(number, 0, 0));
+                let same = LazyImage::encoded(bytes.clone()).transform(
+                    &plan,
+                    &mut SampleRng::for_sample(RngKey {
+                        seed: number,
+                        epoch: 0,
+                        position: 0,
+                    }),
+                );
                 let expected = same.decode().unwrap();
                 for (made, expected) in row(&driver, made).iter().zip(expected.as_slice()) {
                     by_difference[usize::from(made.abs_diff(*expected))] += 1;
@@ -321,7 +335,16 @@ fn tells_bad_files_from_others(backend: Backend) {
 #[ignore = "needs a GPU"]
 fn kernels_go_on_where_memory_is_short() {
     // Larger than the blank ones that fill a call up, or those would need more memory than it had.
-    let (bytes, drawing) = prepared(noise(&mut SampleRng::new(6, 0, 0), 96, 96, 80));
+    let (bytes, drawing) = prepared(noise(
+        &mut SampleRng::for_sample(RngKey {
+            seed: 6,
+            epoch: 0,
+            position: 0,
+        }),
+        96,
+        96,
+        80,
+    ));
     let mut expected: Option<Vec<u8>> = None;
     // How many of so many are drawn, with so much memory.
     let mut drawn = |opened: &mut (Driver, Station, Metered), count: usize, most: usize| {
@@ -386,7 +409,11 @@ fn kernels_go_on_where_memory_is_short() {
 #[ignore = "needs a GPU"]
 fn kernels_have_memory_for_what_fits() {
     let (driver, mut station, metered) = open(Backend::Gpu);
-    let mut rng = SampleRng::new(5, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 5,
+        epoch: 0,
+        position: 0,
+    });
     let mut file = |width, height, quality| noise(&mut rng, width, height, quality);
     let files = [
         (file(64, 64, 80), 256),

@@ -336,7 +336,11 @@ fn fax_page(width: u32, height: u32, data: &[u8]) -> Vec<u8> {
 
 /// A picture of one bit in Group 4 fax, and its pixels: noise in runs of about this length.
 fn fax(width: u16, height: u16, run: u64) -> (Vec<u8>, Vec<u8>) {
-    let mut rng = crate::SampleRng::new(width.into(), height.into(), run);
+    let mut rng = crate::SampleRng::for_sample(crate::rng::RngKey {
+        seed: width.into(),
+        epoch: height.into(),
+        position: run,
+    });
     let mut encoder = fax::encoder::Encoder::new(fax::VecWriter::new());
     let (mut line, mut pixels) = (vec![fax::Color::White; width.into()], Vec::new());
     for _ in 0..height {
@@ -402,7 +406,11 @@ fn fax_that_is_cut_off_is_told_from_fax_that_is_damaged() {
 /// Nothing is added up beyond what a number holds: not the longest runs, and not in the widest picture.
 #[test]
 fn fax_of_any_bytes_is_a_picture_or_an_error() {
-    let mut rng = crate::SampleRng::new(3, 0, 0);
+    let mut rng = crate::SampleRng::for_sample(crate::rng::RngKey {
+        seed: 3,
+        epoch: 0,
+        position: 0,
+    });
     // Runs of 2560 white pixels, again and again.
     let runs = [0b0010_0000, 0b0001_1111].repeat(64);
     let mut files = vec![runs, vec![0; 64], vec![0xFF; 64]];

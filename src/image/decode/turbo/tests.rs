@@ -279,7 +279,11 @@ fn a_crop_is_what_it_would_be_of_the_whole() {
     let rgb = crate::Tensor::from_vec(rgb, &[200, 300, 3]).unwrap();
     let transform = ImageTransform::train(64);
     for seed in 0..40 {
-        let mut rng = crate::SampleRng::new(seed, 0, 0);
+        let mut rng = crate::SampleRng::for_sample(crate::rng::RngKey {
+            seed,
+            epoch: 0,
+            position: 0,
+        });
         let of_file = LazyImage::encoded(file.clone()).transform(&transform, &mut rng.clone());
         let of_pixels = LazyImage::rgb(rgb.view())
             .unwrap()
@@ -323,7 +327,14 @@ fn units_wider_than_their_name_says_are_decoded_as_a_whole() {
     let plan = ImageTransform::new().random_crop((5, 9));
     for seed in 0..20 {
         let image = LazyImage::encoded(file.clone());
-        let image = image.transform(&plan, &mut crate::SampleRng::new(seed, 0, 0));
+        let image = image.transform(
+            &plan,
+            &mut crate::SampleRng::for_sample(crate::rng::RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+        );
         assert_eq!(image.decode().unwrap().as_slice(), [128; 5 * 9 * 3]);
     }
 }
@@ -332,11 +343,21 @@ fn units_wider_than_their_name_says_are_decoded_as_a_whole() {
 #[test]
 fn a_crop_beside_the_picture_is_filled() {
     let file = file(40, 30, tj::TJSAMP_TJSAMP_420, false);
-    let plan = ImageTransform::new().pad(50).random_crop(9).fill([1, 2, 3]);
+    let plan = ImageTransform::new()
+        .pad(50)
+        .random_crop(9)
+        .with_fill([1, 2, 3]);
     let mut filled = 0;
     for seed in 0..200 {
         let image = LazyImage::encoded(file.clone());
-        let image = image.transform(&plan, &mut crate::SampleRng::new(seed, 0, 0));
+        let image = image.transform(
+            &plan,
+            &mut crate::SampleRng::for_sample(crate::rng::RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+        );
         let pixels = image.decode().unwrap();
         let (pixels, _) = pixels.as_slice().as_chunks::<3>();
         filled += usize::from(pixels.iter().all(|pixel| *pixel == [1, 2, 3]));
@@ -376,10 +397,20 @@ fn scaled_decoding_softens_and_moves_nothing() {
     ] {
         let shown = |plan: &ImageTransform| {
             let image = LazyImage::encoded(file.clone());
-            let image = image.transform(plan, &mut crate::SampleRng::new(3, 0, 0));
+            let image = image.transform(
+                plan,
+                &mut crate::SampleRng::for_sample(crate::rng::RngKey {
+                    seed: 3,
+                    epoch: 0,
+                    position: 0,
+                }),
+            );
             image.decode().unwrap()
         };
-        let (exact, scaled) = (shown(&plan), shown(&plan.clone().scaled_decoding(true)));
+        let (exact, scaled) = (
+            shown(&plan),
+            shown(&plan.clone().with_scaled_decoding(true)),
+        );
         assert_eq!(exact == scaled, !softer, "{plan:?}");
         let far = exact
             .as_slice()
@@ -450,8 +481,8 @@ proptest! {
             true => ImageTransform::train(16),
             false => ImageTransform::new(),
         };
-        let image = LazyImage::encoded(file).max_pixels(1_000_000);
-        match image.transform(&transform, &mut crate::SampleRng::new(1, 0, 0)).decode() {
+        let image = LazyImage::encoded(file).with_max_pixels(1_000_000);
+        match image.transform(&transform, &mut crate::SampleRng::for_sample(crate::rng::RngKey { seed: 1, epoch: 0, position: 0 })).decode() {
             Ok(pixels) => prop_assert!(pixels.len() <= 3_000_000),
             Err(error) => prop_assert!(!error.to_string().is_empty()),
         }

@@ -5,6 +5,7 @@ use crate::image::{
     ColorJitter, Padding, RandAugment, RandomErasing, RandomResizedCrop, RandomRotation,
 };
 use crate::picture::Planes;
+use crate::rng::RngKey;
 
 /// Plans that resize once, of every kind.
 fn plan() -> impl Strategy<Value = ImageTransform> {
@@ -30,10 +31,10 @@ impl Added {
         match added {
             Added::Jitter([brightness, contrast, saturation, hue]) => plan.color_jitter(
                 ColorJitter::new()
-                    .brightness(brightness)
-                    .contrast(contrast)
-                    .saturation(saturation)
-                    .hue(hue),
+                    .with_brightness(brightness)
+                    .with_contrast(contrast)
+                    .with_saturation(saturation)
+                    .with_hue(hue),
             ),
             Added::Grey => plan.random_grayscale(0.5),
             Added::Augment(augment) => plan.rand_augment(augment),
@@ -49,14 +50,17 @@ impl Added {
 fn change() -> impl Strategy<Value = Added> {
     let filter = prop_oneof![Just(Interpolation::Nearest), Just(Interpolation::Bilinear)];
     let augment = (0..3usize, 0..31usize, filter.clone()).prop_map(|(ops, magnitude, filter)| {
-        let augment = RandAugment::new().num_ops(ops).magnitude(magnitude);
-        Added::Augment(augment.interpolation(filter))
+        let augment = RandAugment::new()
+            .with_num_ops(ops)
+            .with_magnitude(magnitude);
+        Added::Augment(augment.with_interpolation(filter))
     });
     let rotation = (0.0..180.0, filter).prop_map(|(degrees, filter)| {
-        Added::Rotation(RandomRotation::from(degrees).interpolation(filter))
+        Added::Rotation(RandomRotation::from(degrees).with_interpolation(filter))
     });
-    let erasing = any::<[u8; 3]>()
-        .prop_map(|value| Added::Erasing(RandomErasing::new().probability(0.8).value(value)));
+    let erasing = any::<[u8; 3]>().prop_map(|value| {
+        Added::Erasing(RandomErasing::new().with_probability(0.8).with_value(value))
+    });
     let jitter = (0.0..2.0, 0.0..2.0, 0.0..2.0, 0.0..0.5).prop_map(
         |(brightness, contrast, saturation, hue)| [brightness, contrast, saturation, hue],
     );
@@ -80,8 +84,8 @@ fn frame() -> impl Strategy<Value = ImageTransform> {
         (1..60usize, 1..60usize).prop_map(|(h, w)| ImageTransform::new().resize_exact(h, w)),
         (1..60usize).prop_map(|side| {
             let crop = RandomResizedCrop::new(side)
-                .scale(0.02..=1.0)
-                .ratio(0.3..=3.0);
+                .with_scale(0.02..=1.0)
+                .with_ratio(0.3..=3.0);
             ImageTransform::new().random_resized_crop(crop)
         }),
         (1..90usize, 1..90usize).prop_map(|size| ImageTransform::new().random_crop(size)),
@@ -113,7 +117,7 @@ fn frame() -> impl Strategy<Value = ImageTransform> {
             true => Interpolation::Bicubic,
             false => Interpolation::Bilinear,
         };
-        plan.interpolation(filter).fill(fill)
+        plan.with_interpolation(filter).with_fill(fill)
     })
 }
 
@@ -136,7 +140,11 @@ fn drawn(
 }
 
 fn noise(seed: u64, bytes: usize) -> Vec<u8> {
-    let mut rng = SampleRng::new(seed, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed,
+        epoch: 0,
+        position: 0,
+    });
     (0..bytes).map(|_| rng.next_u64() as u8).collect()
 }
 
@@ -159,7 +167,7 @@ proptest! {
         let rgb = drawn(&whole, &changes, &planes, pitch);
         let rgb = Tensor::from_vec(rgb, &[height as usize, width as usize, 3]).unwrap();
 
-        let mut rng = SampleRng::new(seed, 0, 0);
+        let mut rng = SampleRng::for_sample(RngKey { seed, epoch: 0, position: 0 });
         let image = LazyImage::rgb(rgb).unwrap().transform(&plan, &mut rng);
         let geometry = image.geometry().unwrap();
         let (drawing, changes) = draw(&geometry, Some(&plan), sampling).unwrap();
@@ -180,7 +188,7 @@ proptest! {
         sampling in prop::sample::select(Sampling::ALL.to_vec()), plan in plan(), seed: u64,
     ) {
         let file = super::super::super::decode::compressed_as(sampling, width, height);
-        let image = LazyImage::encoded(file).transform(&plan, &mut SampleRng::new(seed, 0, 0));
+        let image = LazyImage::encoded(file).transform(&plan, &mut SampleRng::for_sample(RngKey { seed, epoch: 0, position: 0 }));
         let encoded = image.for_device(LIMITS).unwrap();
         let drawing = *encoded.drawing();
         let canonical = encoded.to_vec();
@@ -194,17 +202,24 @@ proptest! {
 #[test]
 fn what_the_device_cannot_draw_is_left_to_the_cpu() {
     let on_cpu = |plan: ImageTransform| {
-        let image = LazyImage::encoded(file()).transform(&plan, &mut SampleRng::new(1, 0, 0));
+        let image = LazyImage::encoded(file()).transform(
+            &plan,
+            &mut SampleRng::for_sample(RngKey {
+                seed: 1,
+                epoch: 0,
+                position: 0,
+            }),
+        );
         image.for_device(LIMITS).err()
     };
     let plan = ImageTransform::new().resize(20);
     assert_eq!(on_cpu(plan.clone()), None);
     assert_eq!(
-        on_cpu(plan.clone().interpolation(Interpolation::Nearest)),
+        on_cpu(plan.clone().with_interpolation(Interpolation::Nearest)),
         Some(OnCpu::Filter)
     );
     assert_eq!(
-        on_cpu(plan.clone().interpolation(Interpolation::Lanczos)),
+        on_cpu(plan.clone().with_interpolation(Interpolation::Lanczos)),
         Some(OnCpu::Filter)
     );
     // A picture is resampled once; what follows takes pixels as they are.
@@ -213,7 +228,7 @@ fn what_the_device_cannot_draw_is_left_to_the_cpu() {
     assert_eq!(on_cpu(turned.clone().resize(5)), Some(OnCpu::Transform));
     let erased = plan
         .clone()
-        .random_erasing(RandomErasing::new().probability(1.0));
+        .random_erasing(RandomErasing::new().with_probability(1.0));
     assert_eq!(
         on_cpu(erased.random_resized_crop(8)),
         Some(OnCpu::Transform)
@@ -230,10 +245,10 @@ fn what_the_device_cannot_draw_is_left_to_the_cpu() {
     );
     let small = ImageTransform::new()
         .resize_exact(4, 4)
-        .scaled_decoding(true);
+        .with_scaled_decoding(true);
     assert_eq!(on_cpu(small), Some(OnCpu::Scaled));
     let large = ImageTransform::new()
         .resize_exact(10, 30)
-        .scaled_decoding(true);
+        .with_scaled_decoding(true);
     assert_eq!(on_cpu(large), None);
 }

@@ -1,12 +1,20 @@
 use super::*;
 use crate::image::plan::ImageTransform;
+use crate::rng::RngKey;
 
 const fn size(height: u32, width: u32) -> Size {
     Size { width, height }
 }
 
 fn frame(source: Size, plan: &ImageTransform, seed: u64) -> Frame {
-    let (mut canvas, mut rng) = (Canvas::new(source), SampleRng::new(seed, 0, 0));
+    let (mut canvas, mut rng) = (
+        Canvas::new(source),
+        SampleRng::for_sample(RngKey {
+            seed,
+            epoch: 0,
+            position: 0,
+        }),
+    );
     for op in plan.ops() {
         assert!(canvas.carry_out(op, &mut rng), "{op:?}");
     }
@@ -123,7 +131,7 @@ fn a_crop_before_resampling_hides_what_it_cut_off() {
 /// torchvision draws the area uniformly: squares always fit, so their share of a large picture shows it.
 #[test]
 fn areas_of_random_crops_are_uniform() {
-    let crop = RandomResizedCrop::new(224).ratio(1.0..=1.0);
+    let crop = RandomResizedCrop::new(224).with_ratio(1.0..=1.0);
     let shares: Vec<f64> = random_crops(size(4000, 4000), crop, 20_000)
         .map(|crop| {
             assert_eq!(crop.width, crop.height);
@@ -155,7 +163,7 @@ fn areas_of_random_crops_are_uniform() {
 /// ... and the logarithm of the proportions uniformly, and then the place.
 #[test]
 fn proportions_of_random_crops_are_log_uniform_and_places_uniform() {
-    let crop = RandomResizedCrop::new(224).scale(0.1..=0.1);
+    let crop = RandomResizedCrop::new(224).with_scale(0.1..=0.1);
     let crops: Vec<Rect<u32>> = random_crops(size(3000, 5000), crop, 20_000).collect();
     let count = crops.len() as f64;
     let mean = |of: &dyn Fn(&Rect<u32>) -> f64| crops.iter().map(of).sum::<f64>() / count;
@@ -179,7 +187,7 @@ fn proportions_of_random_crops_are_log_uniform_and_places_uniform() {
 #[test]
 fn where_no_crop_fits_the_largest_central_one_is_taken() {
     let crop = |height, width| {
-        let crop = RandomResizedCrop::new(8).scale(1.0..=1.0);
+        let crop = RandomResizedCrop::new(8).with_scale(1.0..=1.0);
         let bounds = random_crops(size(height, width), crop, 1).next().unwrap();
         [bounds.left, bounds.top, bounds.width, bounds.height]
     };
@@ -193,7 +201,11 @@ fn where_no_crop_fits_the_largest_central_one_is_taken() {
 
 #[test]
 fn whatever_the_plan_and_the_picture_nothing_is_read_or_written_outside() {
-    let mut rng = SampleRng::new(11, 0, 0);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 11,
+        epoch: 0,
+        position: 0,
+    });
     for round in 0..20_000 {
         let mut side = |bound| 1 + rng.below(bound) as usize;
         let source = size(side(300) as u32, side(300) as u32);

@@ -1,5 +1,6 @@
 use super::*;
 use crate::image::fixture::{Case, Fixture};
+use crate::rng::RngKey;
 
 fn named(name: &str) -> Option<AugmentOp> {
     let found = OPERATIONS
@@ -91,7 +92,15 @@ fn rand_augment_draws_evenly() {
     let mut kinds = std::collections::HashMap::new();
     for seed in 0..14_000 {
         let mut changes = Vec::new();
-        RandAugment::new().draw(size, &mut SampleRng::new(seed, 0, 0), &mut changes);
+        RandAugment::new().draw(
+            size,
+            &mut SampleRng::for_sample(RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+            &mut changes,
+        );
         assert!(changes.len() <= 2);
         drawn += changes.len();
         for change in &changes {
@@ -121,13 +130,20 @@ fn erasing_is_drawn_as_asked() {
         height: 100,
     };
     let erasing = RandomErasing::new()
-        .probability(0.25)
-        .scale(0.1..=0.2)
-        .ratio(0.5..=2.0);
-    let erasing = erasing.value([1, 2, 3]);
+        .with_probability(0.25)
+        .with_scale(0.1..=0.2)
+        .with_ratio(0.5..=2.0);
+    let erasing = erasing.with_value([1, 2, 3]);
     let mut count = 0;
     for seed in 0..20_000 {
-        let drawn = erasing.draw(size, &mut SampleRng::new(seed, 0, 0));
+        let drawn = erasing.draw(
+            size,
+            &mut SampleRng::for_sample(RngKey {
+                seed,
+                epoch: 0,
+                position: 0,
+            }),
+        );
         let Some(Change::Erase { place, value }) = drawn else {
             assert_eq!(drawn, None);
             continue;
@@ -142,18 +158,30 @@ fn erasing_is_drawn_as_asked() {
     }
     assert!((4_755..=5_245).contains(&count), "{count}");
     // A rectangle that does not fit is not painted.
-    let huge = RandomErasing::new().probability(1.0).scale(1.0..=1.0);
-    assert_eq!(huge.draw(size, &mut SampleRng::new(1, 0, 0)), None);
+    let huge = RandomErasing::new()
+        .with_probability(1.0)
+        .with_scale(1.0..=1.0);
+    assert_eq!(
+        huge.draw(
+            size,
+            &mut SampleRng::for_sample(RngKey {
+                seed: 1,
+                epoch: 0,
+                position: 0
+            })
+        ),
+        None
+    );
 }
 
 #[test]
 #[should_panic(expected = "the magnitude 31 is not among 31 bins")]
 fn a_magnitude_beyond_the_bins_is_refused() {
-    let _ = RandAugment::new().magnitude(31);
+    let _ = RandAugment::new().with_magnitude(31);
 }
 
 #[test]
-#[should_panic(expected = "RandomRotation::interpolation: Lanczos")]
+#[should_panic(expected = "RandomRotation::with_interpolation: Lanczos")]
 fn rotations_do_not_take_any_filter() {
-    let _ = RandomRotation::from(3.0).interpolation(Interpolation::Lanczos);
+    let _ = RandomRotation::from(3.0).with_interpolation(Interpolation::Lanczos);
 }

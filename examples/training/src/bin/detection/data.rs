@@ -86,7 +86,7 @@ impl Dataset for CocoDetection {
     fn get(&self, index: u64, rng: &mut SampleRng) -> Result<Self::Sample, BoxError> {
         let picture = &self.pictures[index as usize];
         let image = LazyImage::encoded(fs::read(&picture.path).map_err(at(&picture.path))?)
-            .path(&picture.path)
+            .with_path(&picture.path)
             .transform(&self.transform, rng);
         // The boxes follow the same crop and flip. Boxes that the crop removes lose their labels too.
         let boxes = image.geometry()?.boxes(&picture.boxes);

@@ -71,7 +71,7 @@ fn run(mut options: Options) -> Result<()> {
     };
 
     let augmented = ImageTransform::new()
-        .random_resized_crop(RandomResizedCrop::new(size).scale(0.6..=1.0))
+        .random_resized_crop(RandomResizedCrop::new(size).with_scale(0.6..=1.0))
         .random_horizontal_flip(0.5);
     let plain = ImageTransform::new().resize_exact(size, size);
     let train = CocoDetection::open(&root, "train2017", augmented)?;
@@ -86,7 +86,7 @@ fn run(mut options: Options) -> Result<()> {
     for epoch in 0..args.epochs {
         let (begin, mut seen) = (Instant::now(), 0);
         let mut losses = CandleTensor::new(0f32, &candle)?;
-        for batch in train.epoch(epoch as u64).to_device(&device, 1) {
+        for batch in train.epoch(epoch as u64).prefetch_to_device(&device, 1) {
             let (images, boxes, labels) = batch?;
             seen += images.shape()[0];
             let loss = loss(

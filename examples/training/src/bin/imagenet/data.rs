@@ -46,7 +46,7 @@ impl Decoder {
         #[cfg(feature = "nvjpeg")]
         {
             use pinfeed::image::Decode;
-            Ok(pictures.decode(match self {
+            Ok(pictures.with_decode(match self {
                 Decoder::Cpu => Decode::Cpu,
                 Decoder::Device => Decode::Device,
                 Decoder::Both => Decode::Both,
@@ -73,8 +73,8 @@ impl Data {
         } else {
             Data::of_one_folder(&folder)?
         };
-        data.train = decoder.of(data.train.transform(for_training(size)))?;
-        data.val = decoder.of(data.val.transform(for_validation(size)))?;
+        data.train = decoder.of(data.train.with_transform(for_training(size)))?;
+        data.val = decoder.of(data.val.with_transform(for_validation(size)))?;
         Ok(data)
     }
 
@@ -110,8 +110,8 @@ fn for_training(size: usize) -> ImageTransform {
         .rand_augment(RandAugment::new())
         .random_erasing(
             RandomErasing::new()
-                .probability(0.1)
-                .value(Normalize::IMAGENET.mean_color()),
+                .with_probability(0.1)
+                .with_value(Normalize::IMAGENET.mean_color()),
         )
 }
 

@@ -33,7 +33,7 @@ use candle_core::{
     D, DType, Device as CandleDevice, Result as CandleResult, Tensor as CandleTensor,
 };
 use candle_nn::ops::log_softmax;
-use pinfeed::ops::{Mixing, Normalize};
+use pinfeed::ops::{Mixup, Normalize};
 use pinfeed::{DataLoader, Device, Tensor};
 
 use data::{Data, Decoder};
@@ -110,7 +110,7 @@ fn run(mut options: Options) -> Result<()> {
             args.epochs,
             train.len(),
         ),
-        mixing: Mixing::new().mixup(0.2).cutmix(1.0),
+        mixing: Mixup::new().with_mixup(0.2).with_cutmix(1.0),
         classes: data.classes,
         network,
         device,
@@ -149,7 +149,7 @@ struct Training {
     network: ResNet,
     sgd: Sgd,
     schedule: Schedule,
-    mixing: Mixing,
+    mixing: Mixup,
     classes: usize,
     device: Device,
     candle: CandleDevice,
@@ -160,8 +160,12 @@ impl Training {
     fn epoch(&mut self, loader: &Loader, epoch: u64) -> Result<(usize, f32)> {
         let mut seen = 0;
         let mut losses = CandleTensor::new(0f32, &self.candle)?;
-        let normalize = Normalize::IMAGENET.channels_last(true);
-        for batch in loader.epoch(epoch).to_device(&self.device, 1).with_info() {
+        let normalize = Normalize::IMAGENET.with_channels_last(true);
+        for batch in loader
+            .epoch(epoch)
+            .prefetch_to_device(&self.device, 1)
+            .with_info()
+        {
             let ((images, labels), info) = batch?;
             let (height, width) = (images.shape()[1], images.shape()[2]);
             seen += labels.len();
@@ -183,8 +187,8 @@ impl Training {
     fn validate(&self, loader: &Loader) -> Result<[f64; 2]> {
         let mut seen = 0;
         let mut right = [0; 2];
-        let normalize = Normalize::IMAGENET.channels_last(true);
-        for batch in loader.epoch(0).to_device(&self.device, 1) {
+        let normalize = Normalize::IMAGENET.with_channels_last(true);
+        for batch in loader.epoch(0).prefetch_to_device(&self.device, 1) {
             let (images, labels) = batch?;
             seen += labels.len();
             let images = images.normalize::<f32>(&normalize)?;

@@ -47,14 +47,14 @@ impl Dataset for VocSegmentation {
         let picture = self.root.join(format!("JPEGImages/{name}.jpg"));
         let mask = self.root.join(format!("SegmentationClass/{name}.png"));
         let image = LazyImage::encoded(fs::read(&picture).map_err(at(&picture))?)
-            .path(picture)
+            .with_path(picture)
             .transform(&self.transform, rng);
         // The same crop, flip and rotation as the picture. Both are decoded later, when the batch has memory for their
         // rows.
         let mask = LazyMask::encoded(fs::read(&mask).map_err(at(&mask))?)
-            .path(mask)
-            .geometry(image.geometry()?)
-            .fill(IGNORED);
+            .with_path(mask)
+            .with_geometry(image.geometry()?)
+            .with_fill(IGNORED);
         Ok((image, mask))
     }
 

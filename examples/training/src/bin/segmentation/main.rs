@@ -71,7 +71,7 @@ fn run(mut options: Options) -> Result<()> {
 
     let augmented = ImageTransform::new()
         .random_rotation(15.0)
-        .random_resized_crop(RandomResizedCrop::new(size).scale(0.5..=1.0))
+        .random_resized_crop(RandomResizedCrop::new(size).with_scale(0.5..=1.0))
         .random_horizontal_flip(0.5);
     let plain = ImageTransform::new().resize_exact(size, size);
     let train = VocSegmentation::open(&root, "train", augmented)?;
@@ -86,7 +86,7 @@ fn run(mut options: Options) -> Result<()> {
     for epoch in 0..args.epochs {
         let (begin, mut seen) = (Instant::now(), 0);
         let mut losses = CandleTensor::new(0f32, &candle)?;
-        for batch in train.epoch(epoch as u64).to_device(&device, 1) {
+        for batch in train.epoch(epoch as u64).prefetch_to_device(&device, 1) {
             let (images, masks) = batch?;
             seen += images.shape()[0];
             let (images, masks) = (images.to_candle(&candle)?, masks.to_candle(&candle)?);
@@ -141,7 +141,7 @@ fn validate(
 ) -> Result<(f64, f64)> {
     // How often a pixel of one class was taken for another.
     let mut confusion = vec![vec![0u64; classes]; classes];
-    for batch in loader.epoch(0).to_device(device, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(device, 1) {
         let (images, masks) = batch?;
         let (images, masks) = (images.to_candle(candle)?, masks.to_candle(candle)?);
         let found = network.forward(&images)?.argmax(D::Minus1)?;

@@ -51,18 +51,18 @@ fn run(mut options: Options) -> Result<()> {
         Some(folder) => folder.clone(),
         None => folders::drawn(folders::SHAPES, args.quick)?,
     };
-    let train = ImageFolder::open(data.join("train"))?.transform(
+    let train = ImageFolder::open(data.join("train"))?.with_transform(
         ImageTransform::new()
             .random_resized_crop(
                 RandomResizedCrop::new(SIDE)
-                    .scale(0.8..=1.0)
-                    .ratio(1.0..=1.0),
+                    .with_scale(0.8..=1.0)
+                    .with_ratio(1.0..=1.0),
             )
             .random_horizontal_flip(0.5),
     );
     let val = ImageFolder::open(data.join("val"))?
         .with_classes(train.classes().iter().cloned())?
-        .transform(ImageTransform::new().resize_exact(SIDE, SIDE));
+        .with_transform(ImageTransform::new().resize_exact(SIDE, SIDE));
     println!(
         "{} classes, {} training and {} validation images; {} with {} workers, {} memory",
         train.classes().len(),
@@ -108,7 +108,9 @@ fn fit(
     let style = ProgressStyle::with_template("{bar:40} {pos}/{len} images, {per_sec}, {msg}")?;
     let mut seen = 0;
     // The next batch is copied to the device while this one is trained on, across epochs too.
-    let passes = loader.epochs(0..epochs as u64).to_device(device, 1);
+    let passes = loader
+        .epochs(0..epochs as u64)
+        .prefetch_to_device(device, 1);
     for (number, epoch) in (1..).zip(passes) {
         let (begin, before) = (Instant::now(), seen);
         let bar =
@@ -145,7 +147,7 @@ fn validate(
     candle: &CandleDevice,
 ) -> Result<f64> {
     let (mut correct, mut seen) = (0, 0);
-    for batch in loader.epoch(0).to_device(device, 1) {
+    for batch in loader.epoch(0).prefetch_to_device(device, 1) {
         let (images, labels) = batch?;
         let (images, labels) = (images.to_candle(candle)?, labels.to_candle(candle)?);
         correct += network.correct(&images, &labels)?;

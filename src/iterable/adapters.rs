@@ -3,12 +3,12 @@
 use std::fmt;
 
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
-use super::{ItemStream, Shard, StreamSource, progress};
+use super::{ItemIter, IterableDataset, Shard, progress};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
 
-/// A source whose samples are changed by a function: [`StreamSource::map`] makes it.
+/// A source whose samples are changed by a function: [`IterableDataset::map`] makes it.
 #[derive(Clone)]
 pub struct Map<S, F> {
     source: S,
@@ -21,17 +21,17 @@ impl<S, F> Map<S, F> {
     }
 }
 
-impl<S, T, F> StreamSource for Map<S, F>
+impl<S, T, F> IterableDataset for Map<S, F>
 where
-    S: StreamSource,
+    S: IterableDataset,
     T: Send + 'static,
     F: Fn(S::Sample, &mut SampleRng) -> Result<T, BoxError> + Send + Sync + 'static,
 {
     type Item = S::Item;
     type Sample = T;
-    type Stream = S::Stream;
+    type Iter = S::Iter;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<S::Stream, BoxError> {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<S::Iter, BoxError> {
         self.source.open(epoch, shard)
     }
 
@@ -52,16 +52,16 @@ impl<S: fmt::Debug, F> fmt::Debug for Map<S, F> {
     }
 }
 
-/// The first items of a source: [`StreamSource::take`] makes it.
+/// The first items of a source: [`IterableDataset::take`] makes it.
 #[derive(Debug, Clone)]
 pub struct Take<S> {
     source: S,
     count: u64,
 }
 
-/// An open stream of [`Take`].
+/// The open iterator of [`Take`].
 #[derive(Debug)]
-pub struct TakeStream<I> {
+pub struct TakeIter<I> {
     inner: I,
     left: u64,
 }
@@ -72,13 +72,13 @@ impl<S> Take<S> {
     }
 }
 
-impl<S: StreamSource> StreamSource for Take<S> {
+impl<S: IterableDataset> IterableDataset for Take<S> {
     type Item = S::Item;
     type Sample = S::Sample;
-    type Stream = TakeStream<S::Stream>;
+    type Iter = TakeIter<S::Iter>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
-        Ok(TakeStream {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError> {
+        Ok(TakeIter {
             inner: self.source.open(epoch, shard)?,
             left: self.count,
         })
@@ -94,7 +94,7 @@ impl<S: StreamSource> StreamSource for Take<S> {
     }
 }
 
-impl<I: ItemStream> ItemStream for TakeStream<I> {
+impl<I: ItemIter> ItemIter for TakeIter<I> {
     type Item = I::Item;
 
     fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
@@ -120,16 +120,16 @@ impl<I: ItemStream> ItemStream for TakeStream<I> {
     }
 }
 
-/// A source without its first items: [`StreamSource::skip`] makes it.
+/// A source without its first items: [`IterableDataset::skip`] makes it.
 #[derive(Debug, Clone)]
 pub struct Skip<S> {
     source: S,
     count: u64,
 }
 
-/// An open stream of [`Skip`].
+/// The open iterator of [`Skip`].
 #[derive(Debug)]
-pub struct SkipStream<I> {
+pub struct SkipIter<I> {
     inner: I,
     left: u64,
 }
@@ -140,13 +140,13 @@ impl<S> Skip<S> {
     }
 }
 
-impl<S: StreamSource> StreamSource for Skip<S> {
+impl<S: IterableDataset> IterableDataset for Skip<S> {
     type Item = S::Item;
     type Sample = S::Sample;
-    type Stream = SkipStream<S::Stream>;
+    type Iter = SkipIter<S::Iter>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
-        Ok(SkipStream {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError> {
+        Ok(SkipIter {
             inner: self.source.open(epoch, shard)?,
             left: self.count,
         })
@@ -162,7 +162,7 @@ impl<S: StreamSource> StreamSource for Skip<S> {
     }
 }
 
-impl<I: ItemStream> ItemStream for SkipStream<I> {
+impl<I: ItemIter> ItemIter for SkipIter<I> {
     type Item = I::Item;
 
     fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
@@ -197,7 +197,7 @@ impl<I: ItemStream> ItemStream for SkipStream<I> {
     }
 }
 
-/// One source after another: [`StreamSource::chain`] makes it.
+/// One source after another: [`IterableDataset::chain`] makes it.
 #[derive(Debug)]
 pub struct Chain<A, B> {
     first: A,
@@ -213,12 +213,12 @@ pub enum Either<A, B> {
     Second(B),
 }
 
-/// An open stream of [`Chain`].
-pub struct ChainStream<A: StreamSource, B: StreamSource> {
+/// The open iterator of [`Chain`].
+pub struct ChainIter<A: IterableDataset, B: IterableDataset> {
     second: Arc<B>,
     epoch: u64,
     shard: Shard,
-    at: Either<A::Stream, B::Stream>,
+    at: Either<A::Iter, B::Iter>,
     is_over: bool,
 }
 
@@ -231,17 +231,17 @@ impl<A, B> Chain<A, B> {
     }
 }
 
-impl<A, B> StreamSource for Chain<A, B>
+impl<A, B> IterableDataset for Chain<A, B>
 where
-    A: StreamSource,
-    B: StreamSource<Sample = A::Sample>,
+    A: IterableDataset,
+    B: IterableDataset<Sample = A::Sample>,
 {
     type Item = Either<A::Item, B::Item>;
     type Sample = A::Sample;
-    type Stream = ChainStream<A, B>;
+    type Iter = ChainIter<A, B>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
-        Ok(ChainStream {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError> {
+        Ok(ChainIter {
             second: Arc::clone(&self.second),
             epoch,
             shard,
@@ -263,8 +263,8 @@ where
     }
 }
 
-impl<A: StreamSource, B: StreamSource> ChainStream<A, B> {
-    fn open_second(&self) -> Result<B::Stream, BoxError> {
+impl<A: IterableDataset, B: IterableDataset> ChainIter<A, B> {
+    fn open_second(&self) -> Result<B::Iter, BoxError> {
         progress()?;
         let second = self.second.open(self.epoch, self.shard.of_child(1))?;
         progress()?;
@@ -272,7 +272,7 @@ impl<A: StreamSource, B: StreamSource> ChainStream<A, B> {
     }
 }
 
-impl<A: StreamSource, B: StreamSource> ItemStream for ChainStream<A, B> {
+impl<A: IterableDataset, B: IterableDataset> ItemIter for ChainIter<A, B> {
     type Item = Either<A::Item, B::Item>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
@@ -332,13 +332,13 @@ impl<A: StreamSource, B: StreamSource> ItemStream for ChainStream<A, B> {
     }
 }
 
-impl<A: StreamSource, B: StreamSource> fmt::Debug for ChainStream<A, B> {
+impl<A: IterableDataset, B: IterableDataset> fmt::Debug for ChainIter<A, B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ChainStream").finish_non_exhaustive()
+        f.debug_struct("ChainIter").finish_non_exhaustive()
     }
 }
 
-/// A source that is opened again at its end: [`StreamSource::repeat`] and [`StreamSource::repeat_n`] make it.
+/// A source that is opened again at its end: [`IterableDataset::repeat`] and [`IterableDataset::repeat_n`] make it.
 #[derive(Debug)]
 pub struct Repeat<S> {
     source: Arc<S>,
@@ -346,8 +346,8 @@ pub struct Repeat<S> {
     times: Option<u64>,
 }
 
-/// An open stream of [`Repeat`].
-pub struct RepeatStream<S: StreamSource> {
+/// The open iterator of [`Repeat`].
+pub struct RepeatIter<S: IterableDataset> {
     source: Arc<S>,
     times: Option<u64>,
     epoch: u64,
@@ -356,7 +356,7 @@ pub struct RepeatStream<S: StreamSource> {
     pass: u64,
     has_given: bool,
     /// `None`: it is over.
-    inner: Option<S::Stream>,
+    inner: Option<S::Iter>,
 }
 
 impl<S> Repeat<S> {
@@ -368,13 +368,13 @@ impl<S> Repeat<S> {
     }
 }
 
-impl<S: StreamSource> StreamSource for Repeat<S> {
+impl<S: IterableDataset> IterableDataset for Repeat<S> {
     type Item = S::Item;
     type Sample = S::Sample;
-    type Stream = RepeatStream<S>;
+    type Iter = RepeatIter<S>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
-        let mut stream = RepeatStream {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError> {
+        let mut iter = RepeatIter {
             source: Arc::clone(&self.source),
             times: self.times,
             epoch,
@@ -384,9 +384,9 @@ impl<S: StreamSource> StreamSource for Repeat<S> {
             inner: None,
         };
         if self.times != Some(0) {
-            stream.inner = Some(stream.open()?);
+            iter.inner = Some(iter.open()?);
         }
-        Ok(stream)
+        Ok(iter)
     }
 
     fn load(&self, item: S::Item, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
@@ -399,14 +399,14 @@ impl<S: StreamSource> StreamSource for Repeat<S> {
     }
 }
 
-impl<S: StreamSource> RepeatStream<S> {
-    fn open(&self) -> Result<S::Stream, BoxError> {
+impl<S: IterableDataset> RepeatIter<S> {
+    fn open(&self) -> Result<S::Iter, BoxError> {
         let first = self.epoch.wrapping_mul(self.times.unwrap_or(1));
         self.source.open(first.wrapping_add(self.pass), self.shard)
     }
 
     /// Opens a pass in the middle of a call, before which and after which something else takes its time.
-    fn open_between(&self) -> Result<S::Stream, BoxError> {
+    fn open_between(&self) -> Result<S::Iter, BoxError> {
         progress()?;
         let inner = self.open()?;
         progress()?;
@@ -414,7 +414,7 @@ impl<S: StreamSource> RepeatStream<S> {
     }
 }
 
-impl<S: StreamSource> ItemStream for RepeatStream<S> {
+impl<S: IterableDataset> ItemIter for RepeatIter<S> {
     type Item = S::Item;
 
     fn next(&mut self) -> Option<Result<S::Item, BoxError>> {
@@ -456,17 +456,17 @@ impl<S: StreamSource> ItemStream for RepeatStream<S> {
         state.end()?;
         self.inner = None;
         if is_over == 0 {
-            let mut stream = self.open_between()?;
-            stream.seek(inner)?;
-            self.inner = Some(stream);
+            let mut iter = self.open_between()?;
+            iter.seek(inner)?;
+            self.inner = Some(iter);
         }
         Ok(())
     }
 }
 
-impl<S: StreamSource> fmt::Debug for RepeatStream<S> {
+impl<S: IterableDataset> fmt::Debug for RepeatIter<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RepeatStream")
+        f.debug_struct("RepeatIter")
             .field("pass", &self.pass)
             .finish_non_exhaustive()
     }

@@ -1,4 +1,4 @@
-//! Documents of a stream, packed into rows of a fixed length.
+//! Documents of an iterable, packed into rows of a fixed length.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,16 +6,16 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::windows::{Windows, shuffle};
-use super::{ItemStream, Shard, StreamSource, progress, scramble};
-use crate::dataset::{Document, Packing, Piece, Rows};
+use super::{ItemIter, IterableDataset, Shard, progress, scramble};
+use crate::dataset::{Document, PackingStrategy, Piece, Rows};
 use crate::error::{BoxError, DocumentError, Error, Result, panic_message};
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
 use crate::tensor::PackedRow;
 
-/// Documents of a stream, packed into rows of a fixed length: [`StreamSource::pack`] makes it, and says how.
+/// Documents of an iterable, packed into rows of a fixed length: [`IterableDataset::pack`] makes it, and says how.
 ///
-/// Its samples are [`PackedRow`]s, as those of [`dataset::Packed`](crate::dataset::Packed), so a batch is a
+/// Its samples are [`PackedRow`]s, as those of [`dataset::PackedDataset`](crate::dataset::PackedDataset), so a batch is a
 /// [`PackedBatch`](crate::packed::PackedBatch).
 ///
 /// # Examples
@@ -25,25 +25,25 @@ use crate::tensor::PackedRow;
 /// ```
 /// use pinfeed::DataLoader;
 /// use pinfeed::packed::PackedRow;
-/// use pinfeed::stream::{self, StreamSource};
+/// use pinfeed::iterable::{self, IterableDataset};
 ///
-/// fn rows(packed: impl StreamSource<Sample = PackedRow<u32>>) -> pinfeed::Result<Vec<Vec<u32>>> {
-///     let loader = DataLoader::stream(packed.map(|row, _| Ok(row.tokens))).build()?;
+/// fn rows(packed: impl IterableDataset<Sample = PackedRow<u32>>) -> pinfeed::Result<Vec<Vec<u32>>> {
+///     let loader = DataLoader::iterable(packed.map(|row, _| Ok(row.tokens))).build()?;
 ///     loader.epoch(0).map(|row| Ok(row?.to_vec())).collect()
 /// }
 ///
 /// let documents = || {
 ///     let documents = [vec![30u32, 31, 32], vec![20, 21], vec![40, 41, 42, 43], vec![10]];
-///     stream::from_fn(move |_, _| Ok(documents.clone().into_iter().map(Ok)))
+///     iterable::from_fn(move |_, _| Ok(documents.clone().into_iter().map(Ok)))
 /// };
 /// assert_eq!(rows(documents().pack(5)?)?, [[30, 31, 32, 20, 21], [40, 41, 42, 43, 10]]);
 ///
-/// let mut whole = rows(documents().pack(5)?.best_fit(4))?;
+/// let mut whole = rows(documents().pack(5)?.with_best_fit(4))?;
 /// whole.sort(); // they come in a random order
 /// assert_eq!(whole, [[30, 31, 32, 20, 21], [40, 41, 42, 43, 10]]);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-pub struct Pack<S: StreamSource<Sample: Document>> {
+pub struct Packed<S: IterableDataset<Sample: Document>> {
     source: Arc<S>,
     /// The length of a row.
     n: u32,
@@ -52,11 +52,11 @@ pub struct Pack<S: StreamSource<Sample: Document>> {
     padding: <S::Sample as Document>::Token,
 }
 
-impl<S: StreamSource<Sample: Document>> Pack<S> {
-    pub(super) fn new(source: S, n: usize) -> Result<Pack<S>> {
+impl<S: IterableDataset<Sample: Document>> Packed<S> {
+    pub(super) fn new(source: S, n: usize) -> Result<Packed<S>> {
         let n = u32::try_from(n).ok().filter(|n| i32::try_from(*n).is_ok());
         let refused = || Error::option("pack", "a row has 1 to 2³¹ - 1 tokens");
-        Ok(Pack {
+        Ok(Packed {
             source: Arc::new(source),
             n: n.filter(|n| *n > 0).ok_or_else(refused)?,
             buffer_size: None,
@@ -65,7 +65,7 @@ impl<S: StreamSource<Sample: Document>> Pack<S> {
     }
 
     /// Keeps documents whole: the first `buffer_size` of them are packed as
-    /// [`Packing::BestFit`] packs all documents of a data set, and then the next so many, and so on. Only a document of
+    /// [`PackingStrategy::BestFit`] packs all documents of a data set, and then the next so many, and so on. Only a document of
     /// more than a row is cut, into rows of its own and a rest. The rows of such a window come in a random order, by the loader's
     /// seed, epoch and rank; otherwise those with long documents would all come first. (Default: documents are concatenated.)
     ///
@@ -76,28 +76,28 @@ impl<S: StreamSource<Sample: Document>> Pack<S> {
     /// No more than two windows of documents are held, and mostly one: `buffer_size` times the size of a document, in bytes, on each rank.
     /// While one window is given out, the next is filled, a few documents for each row. The first row of an epoch waits for a whole window,
     /// and a run that is resumed reads two windows again at most. (With 0 and 1, each document has rows of its own.)
-    pub fn best_fit(self, buffer_size: usize) -> Pack<S> {
-        Pack {
+    pub fn with_best_fit(self, buffer_size: usize) -> Packed<S> {
+        Packed {
             buffer_size: Some(buffer_size.max(1)),
             ..self
         }
     }
 
     /// Sets the token that rows are filled with. Default: 0.
-    pub fn padding(self, token: <S::Sample as Document>::Token) -> Pack<S> {
-        Pack {
+    pub fn with_padding(self, token: <S::Sample as Document>::Token) -> Packed<S> {
+        Packed {
             padding: token,
             ..self
         }
     }
 }
 
-impl<S: StreamSource<Sample: Document>> StreamSource for Pack<S> {
+impl<S: IterableDataset<Sample: Document>> IterableDataset for Packed<S> {
     type Item = Pieces<S::Sample>;
     type Sample = PackedRow<<S::Sample as Document>::Token>;
-    type Stream = PackStream<S>;
+    type Iter = PackedIter<S>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<PackStream<S>, BoxError> {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<PackedIter<S>, BoxError> {
         // Each rank has an order of its own, and documents draw other numbers than rows.
         let seed = scramble(scramble(shard.seed()) ^ shard.rank());
         let documents = Documents {
@@ -107,7 +107,7 @@ impl<S: StreamSource<Sample: Document>> StreamSource for Pack<S> {
             epoch,
             next: 0,
         };
-        Ok(PackStream {
+        Ok(PackedIter {
             n: self.n,
             seed,
             epoch,
@@ -139,16 +139,16 @@ impl<S: StreamSource<Sample: Document>> StreamSource for Pack<S> {
     }
 }
 
-impl<S: StreamSource<Sample: Document>> fmt::Debug for Pack<S> {
+impl<S: IterableDataset<Sample: Document>> fmt::Debug for Packed<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pack")
+        f.debug_struct("Packed")
             .field("n", &self.n)
             .field("buffer_size", &self.buffer_size)
             .finish_non_exhaustive()
     }
 }
 
-/// An item of [`Pack`]: the documents, and parts of documents, that make a row. Cloning it copies no tokens.
+/// An item of [`Packed`]: the documents, and parts of documents, that make a row. Cloning it copies no tokens.
 pub struct Pieces<D>(Vec<(Arc<D>, Range<usize>)>);
 
 impl<D> Clone for Pieces<D> {
@@ -164,20 +164,20 @@ impl<D> fmt::Debug for Pieces<D> {
     }
 }
 
-/// An open stream of [`Pack`].
-pub struct PackStream<S: StreamSource<Sample: Document>> {
+/// The open iterator of [`Packed`].
+pub struct PackedIter<S: IterableDataset<Sample: Document>> {
     n: u32,
     seed: u64,
     epoch: u64,
     packer: Packer<S>,
 }
 
-enum Packer<S: StreamSource<Sample: Document>> {
+enum Packer<S: IterableDataset<Sample: Document>> {
     Concatenate(Concatenate<Documents<S>, S::Sample>),
     BestFit(Windows<Documents<S>, Pieces<S::Sample>>),
 }
 
-impl<S: StreamSource<Sample: Document>> ItemStream for PackStream<S> {
+impl<S: IterableDataset<Sample: Document>> ItemIter for PackedIter<S> {
     type Item = Pieces<S::Sample>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
@@ -215,18 +215,18 @@ impl<S: StreamSource<Sample: Document>> ItemStream for PackStream<S> {
     }
 }
 
-impl<S: StreamSource<Sample: Document>> fmt::Debug for PackStream<S> {
+impl<S: IterableDataset<Sample: Document>> fmt::Debug for PackedIter<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("PackStream")
+        f.debug_struct("PackedIter")
             .field("n", &self.n)
             .finish_non_exhaustive()
     }
 }
 
-/// The documents of a stream, loaded: how long they are must be known before anything can be packed.
-struct Documents<S: StreamSource> {
+/// The documents of an iterable, loaded: how long they are must be known before anything can be packed.
+struct Documents<S: IterableDataset> {
     source: Arc<S>,
-    inner: S::Stream,
+    inner: S::Iter,
     /// Of what documents draw. It follows from the rank, too.
     seed: u64,
     epoch: u64,
@@ -234,10 +234,14 @@ struct Documents<S: StreamSource> {
     next: u64,
 }
 
-impl<S: StreamSource<Sample: Document>> Documents<S> {
-    /// Loads an item. If that panics, the document has failed, and the stream goes on: as a sample does that panics.
+impl<S: IterableDataset<Sample: Document>> Documents<S> {
+    /// Loads an item. If that panics, the document has failed, and the iterable goes on: as a sample does that panics.
     fn load(&self, item: S::Item, number: u64) -> Result<S::Sample, BoxError> {
-        let mut rng = SampleRng::new(self.seed, self.epoch, number);
+        let mut rng = SampleRng::for_sample(RngKey {
+            seed: self.seed,
+            epoch: self.epoch,
+            position: number,
+        });
         // Unwind safety: the source is shared, and loads on several threads anyway; the item is gone.
         let loaded = catch_unwind(AssertUnwindSafe(|| {
             let document = self.source.load(item, &mut rng)?;
@@ -250,7 +254,7 @@ impl<S: StreamSource<Sample: Document>> Documents<S> {
     }
 }
 
-impl<S: StreamSource<Sample: Document>> ItemStream for Documents<S> {
+impl<S: IterableDataset<Sample: Document>> ItemIter for Documents<S> {
     type Item = Arc<S::Sample>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
@@ -294,11 +298,11 @@ struct Concatenate<I, D> {
 struct Open<D> {
     document: Arc<D>,
     used: usize,
-    /// Where the stream stood before it.
+    /// Where the iterable stood before it.
     before: Option<Vec<u8>>,
 }
 
-/// Where a row begins: where the stream stood before its first document, how many of whose tokens were used before, and how many of the
+/// Where a row begins: where the iterable stood before its first document, how many of whose tokens were used before, and how many of the
 /// documents behind it failed, and were given out as errors.
 #[derive(Default)]
 struct Start {
@@ -307,7 +311,7 @@ struct Start {
     failed: u64,
 }
 
-impl<D: Document, I: ItemStream<Item = Arc<D>>> Concatenate<I, D> {
+impl<D: Document, I: ItemIter<Item = Arc<D>>> Concatenate<I, D> {
     fn new(documents: I) -> Concatenate<I, D> {
         Concatenate {
             documents,
@@ -410,7 +414,7 @@ impl<D: Document, I: ItemStream<Item = Arc<D>>> Concatenate<I, D> {
             match self.next(n) {
                 Some(Err(_)) => {} // it was given out
                 _ => return Err(
-                    "a document that failed does not fail any more: the stream is not what it was"
+                    "a document that failed does not fail any more: the iterable is not what it was"
                         .into(),
                 ),
             }
@@ -437,7 +441,7 @@ fn best_fit<D: Document>(
         }
         let length = |document: &Arc<D>| document.tokens().len() as u64;
         let lengths: Vec<u64> = documents.iter().map(length).collect();
-        match Rows::new(&lengths, n, Packing::BestFit) {
+        match Rows::new(&lengths, n, PackingStrategy::BestFit) {
             Ok(rows) => all.extend((0..rows.len(n)).map(|row| {
                 let pieces = rows.pieces(row, n).into_iter();
                 let piece = |(Piece { document, tokens }, _)| {
@@ -448,7 +452,14 @@ fn best_fit<D: Document>(
             })),
             Err(reason) => all.push(Err(reason.into())),
         }
-        shuffle(&mut all, SampleRng::for_sampler(seed, epoch, window));
+        shuffle(
+            &mut all,
+            SampleRng::for_sampler(RngKey {
+                seed,
+                epoch,
+                position: window,
+            }),
+        );
         all
     }
 }

@@ -1,11 +1,11 @@
-//! What a rank has of a stream.
+//! What a rank has of an iterable.
 
-/// Which items of a stream a rank has, and what random choices of the stream are keyed by.
+/// Which items of an iterable a rank has, and what random choices of the iterable are keyed by.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::stream::Shard;
+/// use pinfeed::iterable::Shard;
 ///
 /// let shard = Shard::new(1, 4, 17); // rank 1 of 4, seed 17
 /// let files: Vec<u64> = (0..10).filter(|number| shard.keeps(*number)).collect();

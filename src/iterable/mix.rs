@@ -1,12 +1,12 @@
 //! Items of several sources in proportions.
 
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
-use super::{ItemStream, Shard, StreamSource, progress};
+use super::{ItemIter, IterableDataset, Shard, progress};
 use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
 
 /// Gives items of several sources, in proportion to their weights. When one ends, the others go on in their proportions, until all have
-/// ended; [`repeat`](StreamSource::repeat) the shorter ones if that is not what you want.
+/// ended; [`repeat`](IterableDataset::repeat) the shorter ones if that is not what you want.
 ///
 /// A source of weight 0 is not opened.
 ///
@@ -15,23 +15,23 @@ use crate::rng::SampleRng;
 ///
 /// # Errors
 ///
-/// [`Error::Option`] if there are no sources, or if a weight is negative, not finite, or so small that none of them is above 0.
+/// [`Error::InvalidOption`] if there are no sources, or if a weight is negative, not finite, or so small that none of them is above 0.
 ///
 /// # Examples
 ///
 /// Sources of different types become one by an `enum` of your own; these are of one type:
 ///
 /// ```
-/// use pinfeed::stream::{self, StreamSource};
+/// use pinfeed::iterable::{self, IterableDataset};
 /// use pinfeed::DataLoader;
 ///
-/// let numbers = |first: i64| stream::from_fn(move |_, _| Ok((first..).map(Ok)));
-/// let mixed = stream::mix([(numbers(0), 3.0), (numbers(1_000), 1.0)])?;
-/// let batch = DataLoader::stream(mixed.take(8)).batch_size(8).build()?.epoch(0).next().unwrap()?;
+/// let numbers = |first: i64| iterable::from_fn(move |_, _| Ok((first..).map(Ok)));
+/// let mixed = iterable::mix([(numbers(0), 3.0), (numbers(1_000), 1.0)])?;
+/// let batch = DataLoader::iterable(mixed.take(8)).batch_size(8).build()?.epoch(0).next().unwrap()?;
 /// assert_eq!(batch.as_slice(), [0, 1, 1_000, 2, 3, 4, 1_001, 5]);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-pub fn mix<S: StreamSource>(sources: impl IntoIterator<Item = (S, f64)>) -> Result<Mix<S>> {
+pub fn mix<S: IterableDataset>(sources: impl IntoIterator<Item = (S, f64)>) -> Result<Mixture<S>> {
     let (sources, weights): (Vec<S>, Vec<f64>) = sources.into_iter().unzip();
     let sum: f64 = weights.iter().sum();
     let is_good = |weight: &f64| weight.is_finite() && *weight >= 0.0;
@@ -43,22 +43,22 @@ pub fn mix<S: StreamSource>(sources: impl IntoIterator<Item = (S, f64)>) -> Resu
             ),
         ));
     }
-    Ok(Mix { sources, weights })
+    Ok(Mixture { sources, weights })
 }
 
 /// Several sources in proportions: [`mix`] makes it.
 #[derive(Debug, Clone)]
-pub struct Mix<S> {
+pub struct Mixture<S> {
     sources: Vec<S>,
     weights: Vec<f64>,
 }
 
-impl<S: StreamSource> StreamSource for Mix<S> {
+impl<S: IterableDataset> IterableDataset for Mixture<S> {
     type Item = (usize, S::Item);
     type Sample = S::Sample;
-    type Stream = MixStream<S::Stream>;
+    type Iter = MixtureIter<S::Iter>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError> {
         let sources = (0..).zip(&self.sources).zip(&self.weights);
         let inner = sources.map(|((number, source), weight)| {
             if *weight == 0.0 {
@@ -67,7 +67,7 @@ impl<S: StreamSource> StreamSource for Mix<S> {
             progress()?;
             source.open(epoch, shard.of_child(number)).map(Some)
         });
-        Ok(MixStream {
+        Ok(MixtureIter {
             inner: inner.collect::<Result<_, BoxError>>()?,
             given: vec![0; self.weights.len()],
             weights: self.weights.clone(),
@@ -85,9 +85,9 @@ impl<S: StreamSource> StreamSource for Mix<S> {
     }
 }
 
-/// An open stream of [`Mix`].
+/// The open iterator of [`Mixture`].
 #[derive(Debug)]
-pub struct MixStream<I> {
+pub struct MixtureIter<I> {
     /// `None`: it has ended, or it is of weight 0, and was never opened.
     inner: Vec<Option<I>>,
     weights: Vec<f64>,
@@ -95,7 +95,7 @@ pub struct MixStream<I> {
     given: Vec<u64>,
 }
 
-impl<I> MixStream<I> {
+impl<I> MixtureIter<I> {
     /// The source that is furthest behind its share, if one has not ended.
     fn choose(&self) -> Option<usize> {
         let live = || (0..self.inner.len()).filter(|&source| self.inner[source].is_some());
@@ -116,7 +116,7 @@ impl<I> MixStream<I> {
     }
 }
 
-impl<I: ItemStream> ItemStream for MixStream<I> {
+impl<I: ItemIter> ItemIter for MixtureIter<I> {
     type Item = (usize, I::Item);
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {

@@ -1,7 +1,7 @@
-//! What is asked between two items of a stream: whether an epoch still waits for it. It also says that the stream does not hang.
+//! What is asked between two items of an iterable: whether an epoch still waits for it. It also says that the iterable does not hang.
 //!
-//! The code that pulls a stream for a loader [watches](watched) the calling thread meanwhile. So nothing need be passed from stream to
-//! stream, and iterators can ask, too.
+//! The code that pulls an iterable for a loader [watches](watched) the calling thread meanwhile. So nothing need be passed from iterable to
+//! iterable, and iterators can ask, too.
 
 use std::cell::RefCell;
 
@@ -15,39 +15,39 @@ thread_local! {
     static WATCHER: RefCell<Option<Watcher>> = const { RefCell::new(None) };
 }
 
-/// Reports that an item came, and asks whether to pull another. Call it wherever a stream pulls several items of another one (or reads
+/// Reports that an item came, and asks whether to pull another. Call it wherever an iterable pulls several items of another one (or reads
 /// several records, files, answers) to give one itself: between two of them.
 ///
-/// It does two things, and takes a few nanoseconds. It lets a dropped epoch or loader interrupt the stream, which otherwise would be pulled
-/// until its item is there. And it restarts the loader's [`timeout`](crate::loader::StreamBuilder::timeout), so that a stream that is slow
-/// is not taken for one that hangs. All streams of this module call it.
+/// It does two things, and takes a few nanoseconds. It lets a dropped epoch or loader interrupt the iterable, which otherwise would be
+/// pulled until its item is there. And it restarts the loader's [`timeout`](crate::loader::IterableBuilder::timeout), so that an iterable
+/// that is slow is not taken for one that hangs. All iterables of this module call it.
 ///
 /// On a thread that does not pull for a loader, it returns `Ok`. So it does where a loader has no workers, because then the program's own
 /// thread pulls. (If that thread itself pulls for another loader, the answer is that loader's.) Call it on the thread that pulls.
 ///
 /// # Errors
 ///
-/// [`Interrupted`] if no epoch waits for the stream any more. Return it, in place of an item or from `open` and `seek`; the stream is
+/// [`Interrupted`] if no epoch waits for the iterable any more. Return it, in place of an item or from `open` and `seek`; the iterable is
 /// dropped then, and not asked again.
 ///
 /// # Examples
 ///
-/// A stream that leaves out items of another one. However many they are, the loader can be dropped:
+/// An iterable that leaves out items of another one. However many they are, the loader can be dropped:
 ///
 /// ```
-/// use pinfeed::stream::{self, ItemStream, Shard, StreamSource};
+/// use pinfeed::iterable::{self, ItemIter, Shard, IterableDataset};
 /// use pinfeed::{BoxError, DataLoader, SampleRng};
 ///
 /// struct Multiples<S>(S, i64);
 ///
 /// struct Opened<I>(I, i64);
 ///
-/// impl<S: StreamSource<Item = i64>> StreamSource for Multiples<S> {
+/// impl<S: IterableDataset<Item = i64>> IterableDataset for Multiples<S> {
 ///     type Item = i64;
 ///     type Sample = S::Sample;
-///     type Stream = Opened<S::Stream>;
+///     type Iter = Opened<S::Iter>;
 ///
-///     fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+///     fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError> {
 ///         Ok(Opened(self.0.open(epoch, shard)?, self.1))
 ///     }
 ///
@@ -56,7 +56,7 @@ thread_local! {
 ///     }
 /// }
 ///
-/// impl<I: ItemStream<Item = i64>> ItemStream for Opened<I> {
+/// impl<I: ItemIter<Item = i64>> ItemIter for Opened<I> {
 ///     type Item = i64;
 ///
 ///     fn next(&mut self) -> Option<Result<i64, BoxError>> {
@@ -65,15 +65,15 @@ thread_local! {
 ///                 Ok(number) if number % self.1 != 0 => {}
 ///                 item => return Some(item),
 ///             }
-///             if let Err(interrupted) = stream::progress() {
+///             if let Err(interrupted) = iterable::progress() {
 ///                 return Some(Err(interrupted.into()));
 ///             }
 ///         }
 ///     }
 /// }
 ///
-/// let numbers = stream::from_fn(|_, _| Ok((1..).map(Ok)));
-/// let loader = DataLoader::stream(Multiples(numbers, 1_000)).batch_size(3).num_workers(1).build()?;
+/// let numbers = iterable::from_fn(|_, _| Ok((1..).map(Ok)));
+/// let loader = DataLoader::iterable(Multiples(numbers, 1_000)).batch_size(3).num_workers(1).build()?;
 /// assert_eq!(loader.epoch(0).next().unwrap()?.as_slice(), [1_000, 2_000, 3_000]);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
@@ -83,16 +83,16 @@ thread_local! {
 /// ```
 /// use pinfeed::DataLoader;
 /// use pinfeed::loader::World;
-/// use pinfeed::stream;
+/// use pinfeed::iterable;
 ///
-/// let records = stream::from_fn(|_, shard| {
+/// let records = iterable::from_fn(|_, shard| {
 ///     let all = (0..10_000u64).map(|number| (number, number as f32));
-///     Ok(all.filter_map(move |(number, record)| match stream::progress() {
+///     Ok(all.filter_map(move |(number, record)| match iterable::progress() {
 ///         Err(interrupted) => Some(Err(interrupted.into())),
 ///         Ok(()) => shard.keeps(number).then_some(Ok(record)),
 ///     }))
 /// });
-/// let loader = DataLoader::stream(records).batch_size(3).world(World::new(7, 100)?).build()?;
+/// let loader = DataLoader::iterable(records).batch_size(3).world(World::new(7, 100)?).build()?;
 /// assert_eq!(loader.epoch(0).next().unwrap()?.as_slice(), [7.0, 107.0, 207.0]);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
@@ -104,7 +104,7 @@ pub fn progress() -> Result<(), Interrupted> {
     if goes_on { Ok(()) } else { Err(Interrupted) }
 }
 
-/// Pulls on this thread, and is told of all items meanwhile. Without a watcher, that of a stream around this one stays.
+/// Pulls on this thread, and is told of all items meanwhile. Without a watcher, that of an iterable around this one stays.
 pub(crate) fn watched<R>(watcher: Option<Watcher>, pull: impl FnOnce() -> R) -> R {
     struct Restored(Option<Watcher>);
 

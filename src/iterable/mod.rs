@@ -1,21 +1,21 @@
 //! Sources without a length or an index: files that are read from their beginning, archives, queues, whatever comes next.
 //!
-//! [`lines()`] are those of text files; [`from_fn()`] makes a source from a function that opens an iterator; [`StreamSource`] is the trait.
-//! What changes a source is a method:
-//! [`map`](StreamSource::map), [`shuffle`](StreamSource::shuffle), [`chain`](StreamSource::chain), [`take`](StreamSource::take),
-//! [`skip`](StreamSource::skip), [`repeat`](StreamSource::repeat), [`pack`](StreamSource::pack); and [`mix()`] gives items of several
-//! in proportions.
-//! [`DataLoader::stream`](crate::DataLoader::stream) loads one.
+//! [`lines()`] are those of text files; [`from_fn()`] makes a source from a function that opens an iterator; [`IterableDataset`] is the
+//! trait. What changes a source is a method:
+//! [`map`](IterableDataset::map), [`shuffle`](IterableDataset::shuffle), [`chain`](IterableDataset::chain),
+//! [`take`](IterableDataset::take), [`skip`](IterableDataset::skip), [`repeat`](IterableDataset::repeat), [`pack`](IterableDataset::pack);
+//! and [`mix()`] gives items of several in proportions.
+//! [`DataLoader::iterable`](crate::DataLoader::iterable) loads one.
 //!
 //! ```
 //! use pinfeed::DataLoader;
-//! use pinfeed::stream::{self, StreamSource};
+//! use pinfeed::iterable::{self, IterableDataset};
 //!
-//! let numbers = stream::from_fn(|_epoch, shard| {
+//! let numbers = iterable::from_fn(|_epoch, shard| {
 //!     let own = (0..1_000u64).filter(move |number| shard.keeps(*number));
 //!     Ok(own.map(|number| Ok(number as f32)))
 //! });
-//! let loader = DataLoader::stream(numbers.shuffle(100)).batch_size(64).num_workers(2).build()?;
+//! let loader = DataLoader::iterable(numbers.shuffle(100)).batch_size(64).num_workers(2).build()?;
 //! for batch in loader.epoch(0) {
 //!     let numbers = batch?;
 //!     # assert!(numbers.len() <= 64);
@@ -25,25 +25,25 @@
 //!
 //! # Items and samples
 //!
-//! A stream gives *items*, one after the other: a line, a record's bytes, a path. They are pulled by one worker at a time, so keep
-//! that cheap. An item is *loaded* into a sample ([`map`](StreamSource::map), [`StreamSource::load`]) by all workers at once: parse,
-//! decode and augment there. So the order is that of the stream, whatever the number of workers, and each sample has random numbers
+//! An iterable gives *items*, one after the other: a line, a record's bytes, a path. They are pulled by one worker at a time, so keep
+//! that cheap. An item is *loaded* into a sample ([`map`](IterableDataset::map), [`IterableDataset::load`]) by all workers at once: parse,
+//! decode and augment there. So the order is that of the iterable, whatever the number of workers, and each sample has random numbers
 //! that follow from seed, epoch, rank and position.
 //!
-//! Dropping an epoch does not wait for its stream; the worker that pulls is busy until the item that it pulls is there. Dropping the loader
-//! waits for that item, and for no other. A stream that pulls several items of another one to give one reports between two of them:
-//! [`progress()`].
+//! Dropping an epoch does not wait for its iterable; the worker that pulls is busy until the item that it pulls is there. Dropping the
+//! loader waits for that item, and for no other. An iterable that pulls several items of another one to give one reports between two of
+//! them: [`progress()`].
 //!
 //! # Ranks
 //!
-//! A stream is opened once on each rank, with a [`Shard`], and gives that rank's items: every `ranks`-th file, or every `ranks`-th item
+//! An iterable is opened once on each rank, with a [`Shard`], and gives that rank's items: every `ranks`-th file, or every `ranks`-th item
 //! ([`Shard::keeps`]). *Only the source splits it*: a source that ignores its shard gives the same items on all ranks. The workers of a
-//! rank share its one stream, so nothing is split over them, or comes twice.
+//! rank share its one iterable, so nothing is split over them, or comes twice.
 //!
 //! So what comes depends on the number of ranks, unlike with data sets that have an index: each rank shuffles and packs what its shard
 //! gives it, and random numbers are keyed by the rank and the item's number on it. A run can be repeated, and resumed, only on the same
-//! number of ranks. Several *devices* of one process are ranks, too: a stream's epoch goes to one device, so let each have a loader of its
-//! own, whose [`World`](crate::loader::World) counts it.
+//! number of ranks. Several *devices* of one process are ranks, too: an iterable's epoch goes to one device, so let each have a loader of
+//! its own, whose [`World`](crate::loader::World) counts it.
 //!
 //! If ranks have different numbers of items, they have different numbers of batches. Where each step is a collective operation, end
 //! them together: `repeat` and `take`.
@@ -60,17 +60,17 @@ mod state;
 mod windows;
 
 pub use adapters::{
-    Chain, ChainStream, Either, Map, Repeat, RepeatStream, Skip, SkipStream, Take, TakeStream,
+    Chain, ChainIter, Either, Map, Repeat, RepeatIter, Skip, SkipIter, Take, TakeIter,
 };
 pub use from_fn::{FromFn, from_fn};
-pub use lines::{Line, Lines, LinesStream, lines};
-pub use mix::{Mix, MixStream, mix};
-pub use pack::{Pack, PackStream, Pieces};
+pub use lines::{Line, Lines, LinesIter, lines};
+pub use mix::{Mixture, MixtureIter, mix};
+pub use pack::{Packed, PackedIter, Pieces};
 pub use progress::progress;
 pub(crate) use progress::{Watcher, watched};
 pub use shard::Shard;
 use shard::scramble;
-pub use shuffle::{Shuffle, ShuffleStream};
+pub use shuffle::{Shuffle, ShuffleIter};
 
 use crate::dataset::Document;
 use crate::error::{BoxError, Error};
@@ -80,7 +80,7 @@ use crate::sync::Arc;
 
 /// A source of samples that has no length and no index: it is opened for an epoch, and gives one item after the other.
 ///
-/// [`from_fn()`] makes one from a function. Implement the trait for a stream that can [seek](ItemStream::seek), so that a run is resumed
+/// [`from_fn()`] makes one from a function. Implement the trait for an iterable that can [seek](ItemIter::seek), so that a run is resumed
 /// without reading what came before, or for items that are loaded in a way of their own.
 ///
 /// # Examples
@@ -92,7 +92,7 @@ use crate::sync::Arc;
 /// use std::io::{BufReader, Read, Seek, SeekFrom};
 /// use std::path::PathBuf;
 ///
-/// use pinfeed::stream::{ItemStream, Shard, StreamSource};
+/// use pinfeed::iterable::{ItemIter, Shard, IterableDataset};
 /// use pinfeed::{BoxError, DataLoader, SampleRng};
 ///
 /// struct Records(PathBuf);
@@ -102,10 +102,10 @@ use crate::sync::Arc;
 ///     offset: u64,
 /// }
 ///
-/// impl StreamSource for Records {
+/// impl IterableDataset for Records {
 ///     type Item = [u8; 8];
 ///     type Sample = f64;
-///     type Stream = Reading;
+///     type Iter = Reading;
 ///
 ///     fn open(&self, _epoch: u64, _shard: Shard) -> Result<Reading, BoxError> {
 ///         Ok(Reading { file: BufReader::new(File::open(&self.0)?), offset: 0 })
@@ -116,7 +116,7 @@ use crate::sync::Arc;
 ///     }
 /// }
 ///
-/// impl ItemStream for Reading {
+/// impl ItemIter for Reading {
 ///     type Item = [u8; 8];
 ///
 ///     fn next(&mut self) -> Option<Result<[u8; 8], BoxError>> {
@@ -146,30 +146,30 @@ use crate::sync::Arc;
 /// # let path = folder.path().join("records");
 /// # let bytes: Vec<u8> = (0..10).flat_map(|number| f64::from(number).to_le_bytes()).collect();
 /// # std::fs::write(&path, bytes)?;
-/// let loader = DataLoader::stream(Records(path)).batch_size(4).build()?;
+/// let loader = DataLoader::iterable(Records(path)).batch_size(4).build()?;
 /// let batches: Vec<Vec<f64>> = loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect::<pinfeed::Result<_>>()?;
 /// assert_eq!(batches, [&[0.0, 1.0, 2.0, 3.0][..], &[4.0, 5.0, 6.0, 7.0], &[8.0, 9.0]]);
 /// # Ok::<(), pinfeed::BoxError>(())
 /// ```
-pub trait StreamSource: Send + Sync + 'static {
-    /// What the stream gives. It is `Clone` for when an item must be loaded again (`retry`, `OnError::Skip`); otherwise none is
+pub trait IterableDataset: Send + Sync + 'static {
+    /// What the iterable gives. It is `Clone` for when an item must be loaded again (`retry`, `OnError::Skip`); otherwise none is
     /// cloned.
     type Item: Clone + Send + 'static;
 
     /// What an item is loaded into.
     type Sample: Send + 'static;
 
-    /// A stream that was opened.
-    type Stream: ItemStream<Item = Self::Item> + 'static;
+    /// The iterator over the items of an epoch.
+    type Iter: ItemIter<Item = Self::Item> + 'static;
 
-    /// Opens the stream of an epoch, at its beginning, for one rank. A worker calls it, before it pulls the epoch's first item.
+    /// Opens the iterable of an epoch, at its beginning, for one rank. A worker calls it, before it pulls the epoch's first item.
     ///
     /// The items must follow from the epoch and the shard alone, if runs are to be repeated or resumed.
     ///
     /// # Errors
     ///
     /// Any error. The epoch then has one batch, which is this error.
-    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError>;
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError>;
 
     /// Loads an item. Several workers do so at once. Draw random augmentation from `rng`: it is keyed by seed, epoch, and the item's
     /// position and rank.
@@ -177,11 +177,11 @@ pub trait StreamSource: Send + Sync + 'static {
     /// # Errors
     ///
     /// Any error. It is reported in place of the sample's batch, unless the loader leaves bad samples out
-    /// ([`StreamBuilder::on_error`](crate::loader::StreamBuilder::on_error)).
+    /// ([`IterableBuilder::on_error`](crate::loader::IterableBuilder::on_error)).
     fn load(&self, item: Self::Item, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
 
-    /// A fingerprint of the source, by which [`StreamLoader::resume`](crate::loader::StreamLoader::resume) tells another one. Default: 0,
-    /// nothing is known of it.
+    /// A fingerprint of the source, by which [`IterableLoader::resume`](crate::loader::IterableLoader::resume) tells another one. Default:
+    /// 0, nothing is known of it.
     ///
     /// Make it of what the items are, such as the names and sizes of files. It must be the same in the next run and on the same rank.
     /// [`Fingerprint`](crate::dataset::Fingerprint) makes one. What is done to the source (shuffled, mixed, packed, ...) is added by
@@ -195,12 +195,12 @@ pub trait StreamSource: Send + Sync + 'static {
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::iterable::{self, IterableDataset};
     /// use pinfeed::DataLoader;
     ///
-    /// let words = stream::from_fn(|_, _| Ok(["3", "5", "8"].map(|word| Ok(word)).into_iter()));
+    /// let words = iterable::from_fn(|_, _| Ok(["3", "5", "8"].map(|word| Ok(word)).into_iter()));
     /// let numbers = words.map(|word, rng| Ok(word.parse::<i64>()? + rng.range(0..1)));
-    /// let batch = DataLoader::stream(numbers).batch_size(3).build()?.epoch(0).next().unwrap()?;
+    /// let batch = DataLoader::iterable(numbers).batch_size(3).build()?.epoch(0).next().unwrap()?;
     /// assert_eq!(batch.as_slice(), [3, 5, 8]);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
@@ -214,13 +214,13 @@ pub trait StreamSource: Send + Sync + 'static {
     }
 
     /// Gives items in a random order within windows of `buffer_size`: the first so many items of this rank in a random order, then the
-    /// next so many, and so on. The order follows from the loader's seed, epoch and rank. (With 0 and 1, it is the stream's.)
+    /// next so many, and so on. The order follows from the loader's seed, epoch and rank. (With 0 and 1, it is the iterable's.)
     ///
     /// While one window is given out, the next is filled, an item for each item given: so no more than `buffer_size` items are held,
     /// and after the first window no pull takes longer than another. (The first one can be interrupted, and does not count as one item for
-    /// the [`timeout`](crate::loader::StreamBuilder::timeout): each of its items has its own.)
+    /// the [`timeout`](crate::loader::IterableBuilder::timeout): each of its items has its own.)
     ///
-    /// It is *not* the buffer of `tf.data` or WebDataset, which give out a random item of the buffer and put the next of the stream in
+    /// It is *not* the buffer of `tf.data` or WebDataset, which give out a random item of the buffer and put the next of the iterable in
     /// its place: there, an item may stay in the buffer for long, and no state says what is in it. An item moves by less than two
     /// windows here, and a run resumes exactly: it reads at most two windows again, and loads none of them. To mix further than that,
     /// choose a larger buffer (items are not loaded yet, so they may be small), and change the order of files with the epoch.
@@ -228,11 +228,11 @@ pub trait StreamSource: Send + Sync + 'static {
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::iterable::{self, IterableDataset};
     /// use pinfeed::DataLoader;
     ///
-    /// let numbers = stream::from_fn(|_, _| Ok((0..100i64).map(Ok)));
-    /// let loader = DataLoader::stream(numbers.shuffle(10)).batch_size(10).seed(17).build()?;
+    /// let numbers = iterable::from_fn(|_, _| Ok((0..100i64).map(Ok)));
+    /// let loader = DataLoader::iterable(numbers.shuffle(10)).batch_size(10).seed(17).build()?;
     /// for (number, batch) in loader.epoch(0).enumerate() {
     ///     let mut window = batch?.as_slice().to_vec();
     ///     window.sort();
@@ -251,8 +251,8 @@ pub trait StreamSource: Send + Sync + 'static {
     /// [`PackedBatch`](crate::packed::PackedBatch) with position ids, segment ids and `cu_seqlens`.
     ///
     /// One document behind the other is cut into rows, and what does not end in its row goes on in the next; or documents stay whole, by
-    /// [`Pack::best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an
-    /// end-of-text token) belongs to them. The last row of the stream is filled with [padding](Pack::padding).
+    /// [`Packed::with_best_fit`]. Each token is in one row, once, and documents without tokens are in none. What separates documents (an
+    /// end-of-text token) belongs to them. The last row of the iterable is filled with [padding](Packed::with_padding).
     ///
     /// *Order*: to what follows, a row is an item like any other. `.shuffle(..)` before `pack` shuffles documents, and after it rows;
     /// `.take(..)` after it counts rows; and `.repeat()` before it packs across passes, without padding at their ends.
@@ -261,41 +261,42 @@ pub trait StreamSource: Send + Sync + 'static {
     /// make them equal.
     ///
     /// *Loading*: documents are loaded while they are pulled, by one worker at a time, because a row begins where the one before it ends.
-    /// So let the source give tokens that are there, or cheap to make, and do what takes time in a [`map`](StreamSource::map) of the
+    /// So let the source give tokens that are there, or cheap to make, and do what takes time in a [`map`](IterableDataset::map) of the
     /// rows. A tokeniser that takes its time can have a loader of its own, whose batches are the source
     /// (`tests/programs/tokenised_ahead.rs`). A document draws random numbers by seed, epoch, rank and its own number. A
-    /// [`timeout`](crate::loader::StreamBuilder::timeout) holds for pulling each item, and for loading each document.
+    /// [`timeout`](crate::loader::IterableBuilder::timeout) holds for pulling each item, and for loading each document.
     ///
     /// *Errors*: a document that fails, or panics while it is loaded, is an error of its own, a
     /// [`DocumentError`](crate::error::DocumentError) in place of a row. No other document is lost, and
-    /// [`OnError::Skip`](crate::loader::OnError::Skip) leaves it out. [`retry`](crate::loader::StreamBuilder::retry) does not load it
+    /// [`OnError::Skip`](crate::loader::OnError::Skip) leaves it out. [`retry`](crate::loader::IterableBuilder::retry) does not load it
     /// again.
     ///
     /// *Resuming* is exact. The state is that of the source before the first document that is still needed, and a few numbers. `n` and
-    /// the buffer must be those of the run that was interrupted. Where the source cannot [`seek`](ItemStream::seek), all documents of the
+    /// the buffer must be those of the run that was interrupted. Where the source cannot [`seek`](ItemIter::seek), all documents of the
     /// epoch are loaded again up to there, for nothing else tells how long they are.
     ///
-    /// *Memory*: the documents of the rows that are loaded ahead, and one more; [`best_fit`](Pack::best_fit) holds a buffer of them.
+    /// *Memory*: the documents of the rows that are loaded ahead, and one more; [`with_best_fit`](Packed::with_best_fit) holds a buffer of
+    /// them.
     ///
     /// To pack something along with the tokens (such as which of them are learned), make it a part of them, for instance their sign, and
-    /// separate it in a [`map`](StreamSource::map) of the rows.
+    /// separate it in a [`map`](IterableDataset::map) of the rows.
     ///
     /// # Errors
     ///
-    /// [`Error::Option`] if `n` is 0 or above 2³¹ - 1.
+    /// [`Error::InvalidOption`] if `n` is 0 or above 2³¹ - 1.
     ///
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::iterable::{self, IterableDataset};
     /// use pinfeed::DataLoader;
     ///
     /// const END: u16 = 0;
-    /// let texts = stream::from_fn(|_, shard| {
+    /// let texts = iterable::from_fn(|_, shard| {
     ///     let own = (0..100u16).filter(move |number| shard.keeps(u64::from(*number)));
     ///     Ok(own.map(|number| Ok((1..number).chain([END]).collect::<Vec<_>>())))
     /// });
-    /// let loader = DataLoader::stream(texts.shuffle(50).pack(64)?).batch_size(8).drop_last(true).build()?;
+    /// let loader = DataLoader::iterable(texts.shuffle(50).pack(64)?).batch_size(8).drop_last(true).build()?;
     /// for batch in loader.epoch(0) {
     ///     let batch = batch?;
     ///     assert_eq!(batch.tokens.shape()[..], [8, 64]);
@@ -303,12 +304,12 @@ pub trait StreamSource: Send + Sync + 'static {
     /// }
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    fn pack(self, n: usize) -> Result<Pack<Self>, Error>
+    fn pack(self, n: usize) -> Result<Packed<Self>, Error>
     where
         Self: Sized,
         Self::Sample: Document,
     {
-        Pack::new(self, n)
+        Packed::new(self, n)
     }
 
     /// Gives the items of this source and then those of another, which is opened then.
@@ -316,19 +317,19 @@ pub trait StreamSource: Send + Sync + 'static {
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::iterable::{self, IterableDataset};
     /// use pinfeed::DataLoader;
     ///
-    /// let numbers = |range: std::ops::Range<i64>| stream::from_fn(move |_, _| Ok(range.clone().map(Ok)));
+    /// let numbers = |range: std::ops::Range<i64>| iterable::from_fn(move |_, _| Ok(range.clone().map(Ok)));
     /// let both = numbers(0..2).chain(numbers(10..12).map(|number, _| Ok(-number)));
-    /// let batch = DataLoader::stream(both).batch_size(9).build()?.epoch(0).next().unwrap()?;
+    /// let batch = DataLoader::iterable(both).batch_size(9).build()?.epoch(0).next().unwrap()?;
     /// assert_eq!(batch.as_slice(), [0, 1, -10, -11]);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     fn chain<O>(self, other: O) -> Chain<Self, O>
     where
         Self: Sized,
-        O: StreamSource<Sample = Self::Sample>,
+        O: IterableDataset<Sample = Self::Sample>,
     {
         Chain::new(self, other)
     }
@@ -360,19 +361,19 @@ pub trait StreamSource: Send + Sync + 'static {
     }
 
     /// Opens the source again at its end, without end. An epoch of it is infinite: leave it by `break`, or end it by
-    /// [`take`](StreamSource::take).
+    /// [`take`](IterableDataset::take).
     ///
     /// Pass `p` of epoch `e` is opened as epoch `e + p`, so that a source which has another order in each epoch has another one in each
-    /// pass. A pass without items ends the stream.
+    /// pass. A pass without items ends the iterable.
     ///
     /// # Examples
     ///
     /// ```
-    /// use pinfeed::stream::{self, StreamSource};
+    /// use pinfeed::iterable::{self, IterableDataset};
     /// use pinfeed::DataLoader;
     ///
-    /// let numbers = stream::from_fn(|epoch, _| Ok((0..3).map(move |number| Ok(10 * epoch as i64 + number))));
-    /// let loader = DataLoader::stream(numbers.repeat().take(8)).batch_size(8).build()?;
+    /// let numbers = iterable::from_fn(|epoch, _| Ok((0..3).map(move |number| Ok(10 * epoch as i64 + number))));
+    /// let loader = DataLoader::iterable(numbers.repeat().take(8)).batch_size(8).build()?;
     /// let batch = loader.epoch(0).next().unwrap()?;
     /// assert_eq!(batch.as_slice(), [0, 1, 2, 10, 11, 12, 20, 21]);
     /// # Ok::<(), pinfeed::Error>(())
@@ -393,18 +394,18 @@ pub trait StreamSource: Send + Sync + 'static {
     }
 }
 
-/// A stream that was opened: it gives one item after the other. One worker at a time calls it.
+/// An iterator over the items of an iterable that was opened for an epoch. One worker at a time calls it.
 ///
-/// Any iterator of `Result<T, BoxError>` that is `Send` is one. It cannot [`seek`](ItemStream::seek); [`StreamSource`] shows one that
+/// Any iterator of `Result<T, BoxError>` that is `Send` is one. It cannot [`seek`](ItemIter::seek); [`IterableDataset`] shows one that
 /// can.
 ///
 /// # Examples
 ///
 /// ```
 /// use pinfeed::BoxError;
-/// use pinfeed::stream::ItemStream;
+/// use pinfeed::iterable::ItemIter;
 ///
-/// fn count(mut items: impl ItemStream<Item = String>) -> Result<usize, BoxError> {
+/// fn count(mut items: impl ItemIter<Item = String>) -> Result<usize, BoxError> {
 ///     let mut count = 0;
 ///     while let Some(item) = items.next() {
 ///         item?;
@@ -415,23 +416,23 @@ pub trait StreamSource: Send + Sync + 'static {
 /// assert_eq!(count(["a", "b"].map(|line| Ok(line.to_string())).into_iter())?, 2);
 /// # Ok::<(), BoxError>(())
 /// ```
-pub trait ItemStream: Send {
+pub trait ItemIter: Send {
     /// What it gives.
     type Item;
 
-    /// Gives the next item; `None` at the end, after which it is not called again. An error is that of one item, and the stream goes on.
+    /// Gives the next item; `None` at the end, after which it is not called again. An error is that of one item, and the iterator goes on.
     /// (So end it, if there is nothing behind the error.) A panic ends it.
     ///
-    /// Call [`progress()`] between two items of another stream, if it takes several of them to give one.
+    /// Call [`progress()`] between two items of another iterator, if it takes several of them to give one.
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>>;
 
-    /// Where the stream stands: by this, [`seek`](ItemStream::seek) goes to the item that comes next. It is asked for with each batch, and
+    /// Where the iterator stands: by this, [`seek`](ItemIter::seek) goes to the item that comes next. It is asked for with each batch, and
     /// saved in the loader's state, so a few bytes are best. Default: `None`, it cannot seek.
     fn state(&self) -> Option<Vec<u8>> {
         None
     }
 
-    /// Goes to the [`state`](ItemStream::state) of another stream of the same epoch and shard. It is called before the first item. Without
+    /// Goes to the [`state`](ItemIter::state) of another iterator of the same epoch and shard. It is called before the first item. Without
     /// it, a run is resumed by pulling as many items as were given out, and dropping them; none is loaded.
     ///
     /// # Errors
@@ -439,11 +440,11 @@ pub trait ItemStream: Send {
     /// Any error, for instance if the state is none of this source. The epoch then has one batch, which is this error.
     fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
         let _ = state;
-        Err("this stream has no state to go to".into())
+        Err("this iterable has no state to go to".into())
     }
 }
 
-impl<T, I: Iterator<Item = Result<T, BoxError>> + Send> ItemStream for I {
+impl<T, I: Iterator<Item = Result<T, BoxError>> + Send> ItemIter for I {
     type Item = T;
 
     fn next(&mut self) -> Option<Result<T, BoxError>> {
@@ -451,12 +452,12 @@ impl<T, I: Iterator<Item = Result<T, BoxError>> + Send> ItemStream for I {
     }
 }
 
-impl<S: StreamSource> StreamSource for Arc<S> {
+impl<S: IterableDataset> IterableDataset for Arc<S> {
     type Item = S::Item;
     type Sample = S::Sample;
-    type Stream = S::Stream;
+    type Iter = S::Iter;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<S::Stream, BoxError> {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<S::Iter, BoxError> {
         (**self).open(epoch, shard)
     }
 

@@ -1,6 +1,6 @@
 //! Optional samples: a value, or `None`.
 
-use super::{Element, Entry, Field, Filled, Layout, Row, Sample, Tensor};
+use super::{ArrayElement, Element, Field, Filled, Layout, Row, Sample, Tensor};
 use crate::error::CollateError;
 
 /// What an `Option` that is a sample can hold: numbers and `bool`, arrays and `Vec`s of these, and tensors. The trait
@@ -42,7 +42,7 @@ use crate::error::CollateError;
     note = "instead of an Option of a tuple or a struct, take one whose parts are Options; of Ragged or Padded, one without rows",
     note = "wrap the Option in pinfeed::Host(..) to keep it on the host (a field of a struct: #[pinfeed(host)]), or give the builder a collate_fn"
 )]
-pub trait Optional:
+pub trait Nullable:
     Sample<Plan = Field<Self::Element>, Rest = (), Batch = Tensor<Self::Element>> + sealed::Sealed
 {
     /// The element type in a batch.
@@ -61,8 +61,8 @@ macro_rules! numbers {
     ($($type:ty),*) => {$(
         impl sealed::Sealed for $type {}
 
-        impl Optional for $type {
-            type Element = <$type as Entry>::Element;
+        impl Nullable for $type {
+            type Element = <$type as ArrayElement>::Element;
             const TELLS_SHAPE: bool = true;
         }
     )*};
@@ -86,23 +86,23 @@ numbers!(
     isize
 );
 
-impl<A: Entry, const N: usize> sealed::Sealed for [A; N] {}
+impl<A: ArrayElement, const N: usize> sealed::Sealed for [A; N] {}
 
-impl<A: Entry, const N: usize> Optional for [A; N] {
+impl<A: ArrayElement, const N: usize> Nullable for [A; N] {
     type Element = A::Element;
     const TELLS_SHAPE: bool = true;
 }
 
-impl<A: Entry> sealed::Sealed for Vec<A> {}
+impl<A: ArrayElement> sealed::Sealed for Vec<A> {}
 
-impl<A: Entry> Optional for Vec<A> {
+impl<A: ArrayElement> Nullable for Vec<A> {
     type Element = A::Element;
     const TELLS_SHAPE: bool = false;
 }
 
 impl<T: Element> sealed::Sealed for Tensor<T> {}
 
-impl<T: Element> Optional for Tensor<T> {
+impl<T: Element> Nullable for Tensor<T> {
     type Element = T;
     const TELLS_SHAPE: bool = false;
 }
@@ -115,7 +115,7 @@ pub struct Plan<T> {
     is_present: Field<u8>,
 }
 
-impl<S: Optional> Sample for Option<S> {
+impl<S: Nullable> Sample for Option<S> {
     type Batch = (Tensor<S::Element>, Tensor<u8>);
     type Plan = Plan<S::Element>;
     type Rest = ();

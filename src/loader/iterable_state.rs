@@ -1,4 +1,4 @@
-//! Where a run of a stream stands, on one rank.
+//! Where a run of an iterable stands, on one rank.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,13 +7,13 @@ use super::state::{DAMAGED, VERSION, field, verified, with_check, wrong};
 use crate::error::{Error, Result};
 use crate::pipeline::Start;
 
-/// Where a run of a stream stands, on one rank: how many items of which epoch it was given, and where its source stands. A line of text,
+/// Where a run of an iterable stands, on one rank: how many items of which epoch it was given, and where its source stands. A line of text,
 /// for a checkpoint.
 ///
-/// [`StreamLoader::state`](super::StreamLoader::state) makes it, and [`StreamLoader::resume`](super::StreamLoader::resume) goes on from
-/// there, on any number of workers, with any batch size. It counts what the iterator gave out, not what was pulled ahead.
+/// [`IterableLoader::state`](super::IterableLoader::state) makes it, and [`IterableLoader::resume`](super::IterableLoader::resume) goes on
+/// from there, on any number of workers, with any batch size. It counts what the iterator gave out, not what was pulled ahead.
 ///
-/// *Each rank has its own*, so save one for each rank: a stream is split by its source, and the loader does not know how. So a run is
+/// *Each rank has its own*, so save one for each rank: an iterable is split by its source, and the loader does not know how. So a run is
 /// resumed on as many ranks as before.
 ///
 /// # Format
@@ -24,23 +24,23 @@ use crate::pipeline::Start;
 /// pinfeed-stream-1 epoch=3 items=4096 data=5f0e1c77 seed=17 rank=0 ranks=8 source=00100000 check=b2c1b377
 /// ```
 ///
-/// `data` is the source's [fingerprint](crate::stream::StreamSource::fingerprint). `source` is the source's own state
-/// ([`ItemStream::state`](crate::stream::ItemStream::state)) in hexadecimal, or missing: then resuming pulls `items` items again, and drops
+/// `data` is the source's [fingerprint](crate::iterable::IterableDataset::fingerprint). `source` is the source's own state
+/// ([`ItemIter::state`](crate::iterable::ItemIter::state)) in hexadecimal, or missing: then resuming pulls `items` items again, and drops
 /// them.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::loader::StreamState;
-/// use pinfeed::{DataLoader, stream};
+/// use pinfeed::loader::IterableState;
+/// use pinfeed::{DataLoader, iterable};
 ///
-/// let numbers = stream::from_fn(|_, _| Ok((0..100i64).map(Ok)));
-/// let loader = DataLoader::stream(numbers).batch_size(10).build()?;
+/// let numbers = iterable::from_fn(|_, _| Ok((0..100i64).map(Ok)));
+/// let loader = DataLoader::iterable(numbers).batch_size(10).build()?;
 /// let mut epoch = loader.epoch(0);
 /// epoch.next();
 /// let saved = epoch.state().to_string(); // into a file
 ///
-/// let state: StreamState = saved.parse()?;
+/// let state: IterableState = saved.parse()?;
 /// assert_eq!((state.epoch(), state.items()), (0, 10));
 /// for resumed in loader.resume(0..1, &state)? {
 ///     assert_eq!(resumed.map(|batch| batch.unwrap().as_slice()[0]).next(), Some(10));
@@ -48,17 +48,17 @@ use crate::pipeline::Start;
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Default)]
-pub struct StreamState {
+pub struct IterableState {
     epoch: u64,
     items: u64,
     source: Option<Vec<u8>>,
     /// What it belongs to. `None`: the beginning of any run.
-    owner: Option<StreamOwner>,
+    owner: Option<IterableOwner>,
 }
 
-/// What a stream's state belongs to.
+/// What an iterable's state belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(super) struct StreamOwner {
+pub(super) struct IterableOwner {
     /// The source's fingerprint. `None`: the text does not say.
     pub(super) data: Option<u32>,
     pub(super) seed: u64,
@@ -68,14 +68,14 @@ pub(super) struct StreamOwner {
 
 const FORMAT: &str = "pinfeed-stream-";
 
-impl StreamState {
+impl IterableState {
     pub(super) fn new(
         epoch: u64,
         items: u64,
         source: Option<Vec<u8>>,
-        owner: StreamOwner,
-    ) -> StreamState {
-        StreamState {
+        owner: IterableOwner,
+    ) -> IterableState {
+        IterableState {
             epoch,
             items,
             source,
@@ -102,7 +102,7 @@ impl StreamState {
     }
 
     /// Refuses to go on with what the state does not belong to, and says which of it.
-    pub(super) fn check(&self, loader: StreamOwner) -> Result<()> {
+    pub(super) fn check(&self, loader: IterableOwner) -> Result<()> {
         let Some(saved) = self.owner else {
             return Ok(());
         };
@@ -121,7 +121,7 @@ impl StreamState {
         }
         if saved.ranks != loader.ranks {
             differences.push(format!(
-                "it is of {} ranks, and there are {}: a stream is split by its source, and goes on with as many ranks only",
+                "it is of {} ranks, and there are {}: an iterable is split by its source, and goes on with as many ranks only",
                 saved.ranks, loader.ranks
             ));
         } else if saved.rank != loader.rank {
@@ -140,14 +140,14 @@ impl StreamState {
     }
 }
 
-impl fmt::Display for StreamState {
+impl fmt::Display for IterableState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut text = format!(
             "{FORMAT}{VERSION} epoch={} items={}",
             self.epoch, self.items
         );
         if let Some(owner) = self.owner {
-            let StreamOwner {
+            let IterableOwner {
                 data,
                 seed,
                 rank,
@@ -178,21 +178,21 @@ fn bytes(digits: &str) -> Option<Vec<u8>> {
     pairs.map(byte).collect()
 }
 
-impl FromStr for StreamState {
+impl FromStr for IterableState {
     type Err = Error;
 
     /// Reads what [`Display`](fmt::Display) writes; white space around it is ignored.
     ///
     /// # Errors
     ///
-    /// [`Error::State`] if the text is no stream's state, was cut off or changed, or comes from a newer version.
-    fn from_str(text: &str) -> Result<StreamState> {
-        let content = verified(text, FORMAT, VERSION, "stream's state")?;
+    /// [`Error::State`] if the text is no iterable's state, was cut off or changed, or comes from a newer version.
+    fn from_str(text: &str) -> Result<IterableState> {
+        let content = verified(text, FORMAT, VERSION, "iterable's state")?;
         let number = |name| field(content, name)?.parse::<u64>().ok();
         let damaged = || wrong(DAMAGED);
         let owner = || {
             let data = |digits| u32::from_str_radix(digits, 16).ok();
-            Some(StreamOwner {
+            Some(IterableOwner {
                 data: match field(content, "data") {
                     Some(digits) => Some(data(digits)?),
                     None => None,
@@ -202,7 +202,7 @@ impl FromStr for StreamState {
                 ranks: number("ranks")?,
             })
         };
-        let state = StreamState {
+        let state = IterableState {
             epoch: number("epoch").ok_or_else(damaged)?,
             items: number("items").ok_or_else(damaged)?,
             source: match field(content, "source") {
@@ -212,7 +212,7 @@ impl FromStr for StreamState {
             owner: owner(),
         };
         // Only the beginning belongs to any run.
-        match state.owner.is_some() || state == StreamState::default() {
+        match state.owner.is_some() || state == IterableState::default() {
             true => Ok(state),
             false => Err(damaged()),
         }
@@ -220,15 +220,17 @@ impl FromStr for StreamState {
 }
 
 #[cfg(feature = "serde")]
-impl serde::Serialize for StreamState {
+impl serde::Serialize for IterableState {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(self)
     }
 }
 
 #[cfg(feature = "serde")]
-impl<'de> serde::Deserialize<'de> for StreamState {
-    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<StreamState, D::Error> {
+impl<'de> serde::Deserialize<'de> for IterableState {
+    fn deserialize<D: serde::Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<IterableState, D::Error> {
         let text = <std::borrow::Cow<'de, str>>::deserialize(deserializer)?;
         text.parse().map_err(serde::de::Error::custom)
     }
@@ -242,33 +244,36 @@ mod tests {
     /// What an earlier version wrote can be read.
     #[test]
     fn the_format_stays_what_it_is() {
-        let owner = StreamOwner {
+        let owner = IterableOwner {
             data: Some(0x5f0e_1c77),
             seed: 17,
             rank: 0,
             ranks: 8,
         };
-        let state = StreamState::new(3, 4096, Some(vec![0, 16, 0, 0]), owner);
+        let state = IterableState::new(3, 4096, Some(vec![0, 16, 0, 0]), owner);
         let text = "pinfeed-stream-1 epoch=3 items=4096 data=5f0e1c77 seed=17 rank=0 ranks=8 source=00100000 check=b2c1b377";
         assert_eq!(state.to_string(), text);
-        assert_eq!(text.parse::<StreamState>().unwrap(), state);
+        assert_eq!(text.parse::<IterableState>().unwrap(), state);
         // Without a fingerprint, none is compared.
         let text = "pinfeed-stream-1 epoch=3 items=4096 seed=17 rank=0 ranks=8 source=00100000 check=98e3aa1c";
-        let earlier = StreamOwner {
+        let earlier = IterableOwner {
             data: None,
             ..owner
         };
-        let state = text.parse::<StreamState>().unwrap();
+        let state = text.parse::<IterableState>().unwrap();
         assert_eq!(
             (state.owner, state.to_string()),
             (Some(earlier), text.into())
         );
         assert!(state.check(owner).is_ok());
-        let unknown = StreamState::new(3, 4096, None, owner);
-        assert_eq!(unknown.to_string().parse::<StreamState>().unwrap(), unknown);
-        let beginning = StreamState::default();
+        let unknown = IterableState::new(3, 4096, None, owner);
         assert_eq!(
-            beginning.to_string().parse::<StreamState>().unwrap(),
+            unknown.to_string().parse::<IterableState>().unwrap(),
+            unknown
+        );
+        let beginning = IterableState::default();
+        assert_eq!(
+            beginning.to_string().parse::<IterableState>().unwrap(),
             beginning
         );
     }
@@ -277,7 +282,7 @@ mod tests {
     fn a_text_that_was_changed_is_refused() {
         let said = |text: &str| {
             with_check(text)
-                .parse::<StreamState>()
+                .parse::<IterableState>()
                 .unwrap_err()
                 .to_string()
         };
@@ -292,6 +297,6 @@ mod tests {
             assert!(said(text).contains("cut off or changed"), "{text}");
         }
         assert!(said("pinfeed-stream-2 epoch=0").contains("update pinfeed"));
-        assert!(said("pinfeed-state-1 epoch=0").contains("no stream's state"));
+        assert!(said("pinfeed-state-1 epoch=0").contains("no iterable's state"));
     }
 }

@@ -3,7 +3,7 @@
 use super::{Element, Field, Filled, Layout, Row, Sample, Shape, Tensor};
 use crate::error::CollateError;
 
-/// An entry of an array or a vector that is a sample: any [`Element`]; `bool`, which becomes `u8`; `u64`, `usize` and
+/// An element of an array or a vector that is a sample: any [`Element`]; `bool`, which becomes `u8`; `u64`, `usize` and
 /// `isize`, which become `i64`; and arrays of these, of any depth. The trait is sealed.
 ///
 /// A number that does not fit an `i64` is an error of its sample ([`CollateError::Number`]). (Neither PyTorch nor
@@ -34,7 +34,7 @@ use crate::error::CollateError;
     note = "instead of a Vec of Vecs, take a Tensor, or where lengths differ pinfeed::Padded or pinfeed::Ragged",
     note = "wrap the whole in pinfeed::Host(..) to keep it on the host, or give the builder a collate_fn"
 )]
-pub trait Entry: Sized + Send + 'static + sealed::Sealed {
+pub trait ArrayElement: Sized + Send + 'static + sealed::Sealed {
     /// The element type in a batch.
     type Element: Element;
 
@@ -42,7 +42,7 @@ pub trait Entry: Sized + Send + 'static + sealed::Sealed {
     #[doc(hidden)]
     const RANK: usize;
 
-    /// The length of a dimension below [`RANK`](Entry::RANK).
+    /// The length of a dimension below [`RANK`](ArrayElement::RANK).
     #[doc(hidden)]
     fn length(dimension: usize) -> usize;
 
@@ -63,7 +63,7 @@ macro_rules! elements {
     ($($type:ty),*) => {$(
         impl sealed::Sealed for $type {}
 
-        impl Entry for $type {
+        impl ArrayElement for $type {
             type Element = $type;
             const RANK: usize = 0;
 
@@ -97,9 +97,9 @@ elements!(
     f64
 );
 
-impl<A: Entry, const N: usize> sealed::Sealed for [A; N] {}
+impl<A: ArrayElement, const N: usize> sealed::Sealed for [A; N] {}
 
-impl<A: Entry, const N: usize> Entry for [A; N] {
+impl<A: ArrayElement, const N: usize> ArrayElement for [A; N] {
     type Element = A::Element;
     const RANK: usize = 1 + A::RANK;
 
@@ -125,7 +125,7 @@ macro_rules! converted {
     ($($type:ty => $element:ty, $convert:expr;)*) => {$(
         impl sealed::Sealed for $type {}
 
-        impl Entry for $type {
+        impl ArrayElement for $type {
             type Element = $element;
             const RANK: usize = 0;
 
@@ -164,7 +164,7 @@ macro_rules! converted {
             }
 
             fn fill(self, plan: &Self::Plan, row: &mut Row<'_>) -> Result<(), CollateError> {
-                Entry::write(&[self], plan, row)
+                ArrayElement::write(&[self], plan, row)
             }
 
             fn finish(plan: Self::Plan, _: Vec<()>, filled: &mut Filled) -> Self::Batch {
@@ -186,13 +186,13 @@ fn signed(value: u64, field: &'static str) -> Result<i64, CollateError> {
 }
 
 /// The shape of this many entries.
-fn shape<A: Entry>(entries: usize) -> Shape {
+fn shape<A: ArrayElement>(entries: usize) -> Shape {
     std::iter::once(entries)
         .chain((0..A::RANK).map(A::length))
         .collect()
 }
 
-impl<A: Entry, const N: usize> Sample for [A; N] {
+impl<A: ArrayElement, const N: usize> Sample for [A; N] {
     type Batch = Tensor<A::Element>;
     type Plan = Field<A::Element>;
     type Rest = ();
@@ -214,7 +214,7 @@ impl<A: Entry, const N: usize> Sample for [A; N] {
     }
 }
 
-impl<A: Entry> Sample for Vec<A> {
+impl<A: ArrayElement> Sample for Vec<A> {
     type Batch = Tensor<A::Element>;
     type Plan = Field<A::Element>;
     type Rest = ();

@@ -8,7 +8,7 @@ use std::ops::Deref;
 use std::path::{Path, PathBuf};
 
 use super::state::{Reader, Tag, Writer, wrong};
-use super::{ItemStream, Shard, StreamSource, progress};
+use super::{ItemIter, IterableDataset, Shard, progress};
 use crate::error::BoxError;
 use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
@@ -25,7 +25,7 @@ const LONG: usize = 1 << 20;
 
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
-/// Makes a source of the lines of text files, one file after the other. [`map`](StreamSource::map) parses them, on all workers.
+/// Makes a source of the lines of text files, one file after the other. [`map`](IterableDataset::map) parses them, on all workers.
 ///
 /// *Lines* are those of [`str::lines`]: they end with `\n` or `\r\n`, neither of which belongs to them, and the last one of a file need not
 /// end. (A `\r` anywhere else stays. Python's `open` ends a line there.) A byte order mark at the beginning of a file is left out, as by
@@ -33,7 +33,7 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 ///
 /// *Ranks*: each file goes to one rank, in turn ([`Shard::keeps`]): so each is read once, and ranks have different numbers of lines.
 /// Workers share the files of their rank, whatever their number. The order is that of the paths in each epoch;
-/// [`shuffle`](StreamSource::shuffle) mixes it.
+/// [`shuffle`](IterableDataset::shuffle) mixes it.
 ///
 /// *Reading*: a file is opened when its first line is asked for, and closed behind its last one: one is open at a time, and no more than a
 /// line of it is held, beside 64 KiB. A run that is resumed goes to the byte where it was, and reads nothing again. Its source is known by
@@ -42,31 +42,31 @@ const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 ///
 /// # Errors
 ///
-/// The stream goes on behind each of these, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves them out. They name the file and the
-/// line:
+/// The iterable goes on behind each of these, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves them out. They name the file and
+/// the line:
 ///
 /// - A line that is not UTF-8 is an error in its place.
 /// - A file that does not open, or cannot be read any further, is one error, in place of all its lines from there on. So is a line of more
 ///   than 256 MiB: the file is hardly text.
 ///
-/// If there are fewer files than ranks, the stream does not open, on any rank: some would have nothing to do, and the others would wait for
-/// them.
+/// If there are fewer files than ranks, the iterable does not open, on any rank: some would have nothing to do, and the others would wait
+/// for them.
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::stream::{self, StreamSource};
+/// use pinfeed::iterable::{self, IterableDataset};
 /// use pinfeed::DataLoader;
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let paths = ["a.csv", "b.csv"].map(|name| folder.path().join(name));
 /// # for path in &paths { std::fs::write(path, "0.5,1\r\n1.5,0\r\n")?; }
-/// let lines = stream::lines(paths);
+/// let lines = iterable::lines(paths);
 /// let rows = lines.map(|line, _| {
 ///     let (value, label) = line.split_once(',').ok_or_else(|| line.error("it has no comma"))?;
 ///     Ok((value.parse::<f32>()?, label.parse::<i64>()?))
 /// });
-/// let loader = DataLoader::stream(rows.shuffle(1_000)).batch_size(4).num_workers(2).build()?;
+/// let loader = DataLoader::iterable(rows.shuffle(1_000)).batch_size(4).num_workers(2).build()?;
 /// for batch in loader.epoch(0) {
 ///     let (values, labels) = batch?;
 ///     assert_eq!(values.len(), labels.len());
@@ -105,17 +105,17 @@ impl Lines {
 /// # Examples
 ///
 /// ```
-/// use pinfeed::stream::{self, StreamSource};
+/// use pinfeed::iterable::{self, IterableDataset};
 /// use pinfeed::DataLoader;
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("numbers.txt");
 /// # std::fs::write(&path, "3\n5\nfive\n")?;
-/// let numbers = stream::lines([path]).map(|line, _| {
+/// let numbers = iterable::lines([path]).map(|line, _| {
 ///     assert!(line.path().ends_with("numbers.txt"));
 ///     line.parse::<i64>().map_err(|cause| line.error(cause))
 /// });
-/// let loader = DataLoader::stream(numbers).batch_size(2).build()?;
+/// let loader = DataLoader::iterable(numbers).batch_size(2).build()?;
 /// let mut epoch = loader.epoch(0);
 /// assert_eq!(epoch.next().unwrap()?.as_slice(), [3, 5]);
 /// let error = epoch.next().unwrap().unwrap_err().to_string();
@@ -194,12 +194,12 @@ impl StdError for Failed {
     }
 }
 
-impl StreamSource for Lines {
+impl IterableDataset for Lines {
     type Item = Line;
     type Sample = Line;
-    type Stream = LinesStream;
+    type Iter = LinesIter;
 
-    fn open(&self, _epoch: u64, shard: Shard) -> Result<LinesStream, BoxError> {
+    fn open(&self, _epoch: u64, shard: Shard) -> Result<LinesIter, BoxError> {
         let (files, ranks) = (self.paths.len() as u64, shard.ranks());
         if files < ranks {
             return Err(format!(
@@ -207,7 +207,7 @@ impl StreamSource for Lines {
             )
             .into());
         }
-        Ok(LinesStream {
+        Ok(LinesIter {
             paths: Arc::clone(&self.paths),
             skipped: self.skipped,
             shard,
@@ -235,9 +235,9 @@ impl StreamSource for Lines {
     }
 }
 
-/// An open stream of [`Lines`].
+/// The open iterator of [`Lines`].
 #[derive(Debug)]
-pub struct LinesStream {
+pub struct LinesIter {
     paths: Arc<[Arc<Path>]>,
     skipped: u64,
     shard: Shard,
@@ -268,7 +268,7 @@ impl At {
     }
 }
 
-impl LinesStream {
+impl LinesIter {
     /// The file that is read, unless all were.
     fn path(&self) -> Option<&Arc<Path>> {
         self.paths.get(usize::try_from(self.at.file).ok()?)
@@ -350,7 +350,7 @@ impl LinesStream {
     }
 }
 
-impl ItemStream for LinesStream {
+impl ItemIter for LinesIter {
     type Item = Line;
 
     fn next(&mut self) -> Option<Result<Line, BoxError>> {

@@ -2,11 +2,11 @@
 
 use super::state::{Reader, Tag, Writer, fingerprint};
 use super::windows::{Windows, shuffle};
-use super::{ItemStream, Shard, StreamSource, scramble};
+use super::{ItemIter, IterableDataset, Shard, scramble};
 use crate::error::BoxError;
-use crate::rng::SampleRng;
+use crate::rng::{RngKey, SampleRng};
 
-/// A source whose items come in a random order within windows: [`StreamSource::shuffle`] makes it.
+/// A source whose items come in a random order within windows: [`IterableDataset::shuffle`] makes it.
 #[derive(Debug, Clone)]
 pub struct Shuffle<S> {
     source: S,
@@ -22,14 +22,14 @@ impl<S> Shuffle<S> {
     }
 }
 
-impl<S: StreamSource> StreamSource for Shuffle<S> {
+impl<S: IterableDataset> IterableDataset for Shuffle<S> {
     type Item = S::Item;
     type Sample = S::Sample;
-    type Stream = ShuffleStream<S::Stream>;
+    type Iter = ShuffleIter<S::Iter>;
 
-    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Stream, BoxError> {
+    fn open(&self, epoch: u64, shard: Shard) -> Result<Self::Iter, BoxError> {
         let inner = self.source.open(epoch, shard.of_child(0))?;
-        Ok(ShuffleStream {
+        Ok(ShuffleIter {
             windows: Windows::new(inner, self.window),
             // Each rank has an order of its own, and another seed than its samples.
             seed: scramble(scramble(shard.seed()) ^ shard.rank()),
@@ -47,9 +47,9 @@ impl<S: StreamSource> StreamSource for Shuffle<S> {
     }
 }
 
-/// An open stream of [`Shuffle`].
+/// The open iterator of [`Shuffle`].
 #[derive(Debug)]
-pub struct ShuffleStream<I: ItemStream> {
+pub struct ShuffleIter<I: ItemIter> {
     windows: Windows<I, I::Item>,
     seed: u64,
     epoch: u64,
@@ -58,12 +58,19 @@ pub struct ShuffleStream<I: ItemStream> {
 /// The order of a window.
 fn shuffled<T>(seed: u64, epoch: u64) -> impl Fn(u64, Vec<T>) -> Vec<T> {
     move |window, mut items| {
-        shuffle(&mut items, SampleRng::for_sampler(seed, epoch, window));
+        shuffle(
+            &mut items,
+            SampleRng::for_sampler(RngKey {
+                seed,
+                epoch,
+                position: window,
+            }),
+        );
         items
     }
 }
 
-impl<I: ItemStream> ItemStream for ShuffleStream<I>
+impl<I: ItemIter> ItemIter for ShuffleIter<I>
 where
     I::Item: Send,
 {

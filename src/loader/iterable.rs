@@ -1,57 +1,57 @@
-//! Loaders of streams: the indexed loader's options and epochs, without a length.
+//! Loaders of iterable data sets: the indexed loader's options and epochs, without a length.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::builder::Builder;
 use super::epoch::Loader;
+use super::iterable_state::{IterableOwner, IterableState};
 use super::state::Owner;
-use super::stream_state::{StreamOwner, StreamState};
 use super::{
-    Affinity, DataLoader, Epoch, Epochs, Last, LastBatch, OnError, Order, Placement, Recording,
-    Replay, Sharding, Stats, StreamEpoch, StreamEpochs, World,
+    Affinity, DataLoader, Epoch, Epochs, IterableEpoch, IterableEpochs, Last, LastBatch, OnError,
+    Order, Placement, Recording, Replay, Sharding, Stats, World,
 };
 use crate::batch::{Arena, Batch, Collate, CollateFn, Share, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
+use crate::iterable::{IterableDataset, Shard};
 use crate::pipeline::{
     Batching, Beginning, ENDLESS, EpochHandle, EvenBatching, ItemNumbers, Learned, Options,
     Pipeline, Retry, Start, StreamFactory, StreamParts, Threads, Workers,
 };
 use crate::sampler::Sampler;
-use crate::stream::{Shard, StreamSource};
 use crate::sync::{Arc, OnceLock};
 
-/// Describes a loader of a stream. [`DataLoader::stream`] makes one; [`build`](StreamBuilder::build) makes the loader.
+/// Describes a loader of an iterable. [`DataLoader::iterable`] makes one; [`build`](IterableBuilder::build) makes the loader.
 ///
 /// The options are those of [`Builder`], where they make sense for samples that have no index. (To shuffle, change the source:
-/// [`StreamSource::shuffle`]. There is no [`in_order`](Builder::in_order): a run is resumed where its source stood behind a batch, and that
-/// place cannot have gaps.)
+/// [`IterableDataset::shuffle`]. There is no [`in_order`](Builder::in_order): a run is resumed where its source stood behind a batch, and
+/// that place cannot have gaps.)
 ///
 /// # Examples
 ///
 /// ```
-/// use pinfeed::{DataLoader, Device, stream};
+/// use pinfeed::{DataLoader, Device, iterable};
 ///
 /// let device = Device::cpu();
-/// let numbers = stream::from_fn(|_epoch, _shard| Ok((0..100u64).map(|number| Ok(number as f32))));
-/// let loader = DataLoader::stream(numbers)
+/// let numbers = iterable::from_fn(|_epoch, _shard| Ok((0..100u64).map(|number| Ok(number as f32))));
+/// let loader = DataLoader::iterable(numbers)
 ///     .batch_size(8)
 ///     .drop_last(true)
 ///     .num_workers(2)
 ///     .pin_memory(&device)
 ///     .build()?;
-/// assert_eq!(loader.epoch(0).to_device(&device, 2).count(), 12); // the last 4 samples are left out
+/// assert_eq!(loader.epoch(0).prefetch_to_device(&device, 2).count(), 12); // the last 4 samples are left out
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[must_use = "a builder does nothing until `build`"]
-pub struct StreamBuilder<S, C> {
+pub struct IterableBuilder<S, C> {
     builder: Builder<S, C>,
 }
 
-impl<S: StreamSource> StreamBuilder<S, Stack> {
+impl<S: IterableDataset> IterableBuilder<S, Stack> {
     pub(super) fn new(source: S) -> Self {
-        StreamBuilder {
+        IterableBuilder {
             builder: Builder::new(source),
         }
     }
@@ -67,7 +67,7 @@ macro_rules! forwarded {
     )*};
 }
 
-impl<S: StreamSource, C> StreamBuilder<S, C> {
+impl<S: IterableDataset, C> IterableBuilder<S, C> {
     forwarded! {
         /// Sets the number of samples per batch of this rank; 1 by default.
         batch_size(batch_size: usize);
@@ -81,7 +81,7 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         /// nor the content of batches depends on it.
         num_workers(num_workers: impl Into<Workers>);
 
-        /// Sets where workers and the pin thread run, as [`Builder::affinity`].
+        /// Sets where the loader's threads run, as [`Builder::affinity`].
         affinity(affinity: Affinity);
 
         /// Sets how many batches are pulled and loaded ahead of the consumer; only with workers. 2 by default.
@@ -95,30 +95,31 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
 
         /// Tells the source which rank this is of how many ([`Shard`]): the source splits itself. By default, this process is the only
         /// one. The order of what comes, and what samples draw, depend on the rank and the number of ranks
-        /// ([`stream`](crate::stream#ranks)).
+        /// ([`iterable`](crate::iterable#ranks)).
         world(world: World);
 
-        /// Sets what becomes of an item that the stream gives as an error, or that fails to load: by default, its batch is an error. With
-        /// [`OnError::Skip`] it is left out, and its batch has fewer rows. [`OnError::Replace`] is refused: a stream has no other
+        /// Sets what becomes of an item that the iterable gives as an error, or that fails to load: by default, its batch is an error. With
+        /// [`OnError::Skip`] it is left out, and its batch has fewer rows. [`OnError::Replace`] is refused: an iterable has no other
         /// sample for its place.
         on_error(on_error: OnError);
 
-        /// Collates batches in page-locked memory, as [`Builder::pin_memory`], but of one device: a stream's epoch cannot be split. For
-        /// several, let each have a loader, whose [`world`](StreamBuilder::world) counts devices as ranks.
+        /// Collates batches in page-locked memory, as [`Builder::pin_memory`], but of one device: an iterable's epoch cannot be split. For
+        /// several, let each have a loader, whose [`world`](IterableBuilder::world) counts devices as ranks.
         pin_memory(devices: &(impl AsRef<[Device]> + ?Sized));
 
         /// Makes a batch that cannot be page-locked an error, as [`Builder::strict_pinning`].
         strict_pinning(strict: bool);
 
-        /// Lets the pin thread copy batches, as [`Builder::pin_by_copy`].
+        /// Builds batches in pageable memory and copies them, as [`Builder::pin_by_copy`].
         pin_by_copy(by_copy: bool);
 
-        /// Makes every slab at least this large, as [`Builder::max_batch_bytes`].
-        max_batch_bytes(bytes: usize);
+        /// Sets the least size of a slab, as [`Builder::min_slab_bytes`].
+        min_slab_bytes(bytes: usize);
 
-        /// Makes a sample that takes longer than this an error, as [`Builder::timeout`]. It holds for pulling one item, too: a stream that
-        /// gives none for longer ends with this error. Filling a buffer, packing a row, or skipping items may take longer, if each item of
-        /// the source comes in time ([`stream::progress`](crate::stream::progress), which a stream of your own calls as well).
+        /// Makes a sample that takes longer than this an error, as [`Builder::timeout`]. It holds for pulling one item, too: an iterable
+        /// that gives none for longer ends with this error. Filling a buffer, packing a row, or skipping items may take longer, if each
+        /// item of the source comes in time ([`iterable::progress`](crate::iterable::progress), which an iterable of your own calls as
+        /// well).
         ///
         /// Dropping the loader waits for the item that is being pulled, and for no other; for one that hangs, at most this long.
         timeout(timeout: Duration);
@@ -126,12 +127,12 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
 
     #[cfg(feature = "nvjpeg")]
     forwarded! {
-        /// Sets the share of the pictures that the device decodes, as [`Builder::device_share`]. (The state of a stream does not hold it: a
-        /// share that is measured is measured again after a resume.)
+        /// Sets the share of the pictures that the device decodes, as [`Builder::device_share`]. (The state of an iterable does not hold
+        /// it: a share that is measured is measured again after a resume.)
         device_share(share: f64);
     }
 
-    /// Tries to load an item again where its error says that it may go away, as [`Builder::retry`]. A stream that gives an error is not
+    /// Tries to load an item again where its error says that it may go away, as [`Builder::retry`]. An iterable that gives an error is not
     /// asked again.
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
         self.builder = self.builder.retry(attempts, first_wait);
@@ -161,22 +162,22 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
     }
 
     /// Collates by a function of your own, as [`Builder::collate_fn`].
-    pub fn collate_fn<B, F>(self, f: F) -> StreamBuilder<S, CollateFn<F, B>>
+    pub fn collate_fn<B, F>(self, f: F) -> IterableBuilder<S, CollateFn<F, B>>
     where
         B: Batch,
         F: Fn(Vec<S::Sample>, &mut Arena) -> Result<B, BoxError> + Send + Sync + 'static,
     {
-        StreamBuilder {
+        IterableBuilder {
             builder: self.builder.collated_by(CollateFn::new(f)),
         }
     }
 
-    /// Builds the loader, and starts its threads. The stream is opened later, by a worker.
+    /// Builds the loader, and starts its threads. The iterable is opened later, by a worker.
     ///
     /// # Errors
     ///
-    /// As [`Builder::build`]; and [`Error::Option`] for [`OnError::Replace`], and for several devices.
-    pub fn build<B: Batch>(self) -> Result<StreamLoader<B>>
+    /// As [`Builder::build`]; and [`Error::InvalidOption`] for [`OnError::Replace`], and for several devices.
+    pub fn build<B: Batch>(self) -> Result<IterableLoader<B>>
     where
         C: Collate<S::Sample, Batch = B>,
     {
@@ -185,14 +186,14 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         if matches!(builder.on_error, OnError::Replace { .. }) {
             return Err(Error::option(
                 "on_error",
-                "is Replace, and a stream has no other sample for the place of a bad one: leave it out with OnError::Skip",
+                "is Replace, and an iterable has no other sample for the place of a bad one: leave it out with OnError::Skip",
             ));
         }
         if builder.devices.len() > 1 {
             return Err(Error::option(
                 "pin_memory",
                 format!(
-                    "names {} devices, and the epoch of a stream goes to one: let each device have a loader of its own, whose `world` \
+                    "names {} devices, and the epoch of an iterable goes to one: let each device have a loader of its own, whose `world` \
                      counts devices as ranks",
                     builder.devices.len()
                 ),
@@ -241,54 +242,54 @@ impl<S: StreamSource, C> StreamBuilder<S, C> {
         };
         let factory = StreamFactory(parts);
         let threads = Threads::start(Pipeline::new(Box::new(factory), options))?;
-        Ok(StreamLoader {
+        Ok(IterableLoader {
             loader: Arc::new(DataLoader::start(threads, order, placed)),
         })
     }
 }
 
-impl<S, C> fmt::Debug for StreamBuilder<S, C> {
+impl<S, C> fmt::Debug for IterableBuilder<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamBuilder").finish_non_exhaustive()
+        f.debug_struct("IterableBuilder").finish_non_exhaustive()
     }
 }
 
-/// Loads batches of type `B` from a stream: a [`DataLoader`] that knows no length.
+/// Loads batches of type `B` from an iterable: a [`DataLoader`] that knows no length.
 ///
 /// # Examples
 ///
-/// A stream without end, left after 100 steps:
+/// An iterable without end, left after 100 steps:
 ///
 /// ```
-/// use pinfeed::stream::{self, StreamSource};
+/// use pinfeed::iterable::{self, IterableDataset};
 /// use pinfeed::DataLoader;
 ///
-/// let numbers = stream::from_fn(|_, _| Ok((0..1_000i64).map(Ok))).repeat();
-/// let loader = DataLoader::stream(numbers.shuffle(64)).batch_size(32).num_workers(2).build()?;
+/// let numbers = iterable::from_fn(|_, _| Ok((0..1_000i64).map(Ok))).repeat();
+/// let loader = DataLoader::iterable(numbers.shuffle(64)).batch_size(32).num_workers(2).build()?;
 /// for (step, batch) in (0..100).zip(loader.epoch(0)) {
 ///     let numbers = batch?;
 ///     # assert_eq!((numbers.len(), step < 100), (32, true));
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-pub struct StreamLoader<B: Batch> {
+pub struct IterableLoader<B: Batch> {
     loader: Arc<DataLoader<B>>,
 }
 
-impl<B: Batch> StreamLoader<B> {
+impl<B: Batch> IterableLoader<B> {
     /// Returns the number of samples per batch of this rank (the last one of an epoch may have fewer).
     pub fn batch_size(&self) -> usize {
         self.loader.batch_size()
     }
 
-    /// Begins epoch `epoch`. A worker opens its stream with this number.
+    /// Begins epoch `epoch`. A worker opens its iterable with this number.
     ///
     /// # Synchronization
     ///
     /// As [`DataLoader::epoch`].
-    pub fn epoch(&self, epoch: u64) -> StreamEpoch<'_, B> {
+    pub fn epoch(&self, epoch: u64) -> IterableEpoch<'_, B> {
         let start = Start::of(epoch);
-        StreamEpoch {
+        IterableEpoch {
             epoch: Epoch::begin(
                 Loader::Borrowed(&self.loader),
                 Beginning::whole(start, None, false),
@@ -298,9 +299,9 @@ impl<B: Batch> StreamLoader<B> {
     }
 
     /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
-    pub fn owned_epoch(&self, epoch: u64) -> StreamEpoch<'static, B> {
+    pub fn owned_epoch(&self, epoch: u64) -> IterableEpoch<'static, B> {
         let start = Start::of(epoch);
-        StreamEpoch {
+        IterableEpoch {
             epoch: Epoch::begin(self.owned(), Beginning::whole(start, None, false), None),
         }
     }
@@ -310,22 +311,22 @@ impl<B: Batch> StreamLoader<B> {
     }
 
     /// Gives the epochs of these numbers one after the other, and loads across their boundaries, as [`DataLoader::epochs`] does: when the
-    /// end of one stream was found, the next is opened.
-    pub fn epochs<I>(&self, numbers: I) -> StreamEpochs<'_, B, I::IntoIter>
+    /// end of one iterable was found, the next is opened.
+    pub fn epochs<I>(&self, numbers: I) -> IterableEpochs<'_, B, I::IntoIter>
     where
         I: IntoIterator<Item = u64>,
     {
-        StreamEpochs {
+        IterableEpochs {
             epochs: Epochs::new(Loader::Borrowed(&self.loader), numbers.into_iter()),
         }
     }
 
     /// The same, with epochs that own a reference to their loader.
-    pub fn owned_epochs<I>(&self, numbers: I) -> StreamEpochs<'static, B, I::IntoIter>
+    pub fn owned_epochs<I>(&self, numbers: I) -> IterableEpochs<'static, B, I::IntoIter>
     where
         I: IntoIterator<Item = u64>,
     {
-        StreamEpochs {
+        IterableEpochs {
             epochs: Epochs::new(self.owned(), numbers.into_iter()),
         }
     }
@@ -334,26 +335,26 @@ impl<B: Batch> StreamLoader<B> {
     /// goes on behind the batches that were given out. What comes is what would have come, on any number of workers.
     ///
     /// If the source said where it stood, it goes there at once
-    /// ([`ItemStream::seek`](crate::stream::ItemStream::seek)). Otherwise, as many items as were given out are pulled again and dropped:
+    /// ([`ItemIter::seek`](crate::iterable::ItemIter::seek)). Otherwise, as many items as were given out are pulled again and dropped:
     /// none of them is loaded, but reading them takes as long as reading does.
     ///
     /// # Errors
     ///
     /// [`Error::State`], which says what differs, if the state was saved with another source, as far as its
-    /// [fingerprint](StreamSource::fingerprint) tells, with another seed, on another rank, or on another number of ranks.
-    /// [`StreamState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an error,
+    /// [fingerprint](IterableDataset::fingerprint) tells, with another seed, on another rank, or on another number of ranks.
+    /// [`IterableState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an error,
     /// for it is opened later.)
     pub fn resume<I>(
         &self,
         numbers: I,
-        state: &StreamState,
-    ) -> Result<StreamEpochs<'_, B, I::IntoIter>>
+        state: &IterableState,
+    ) -> Result<IterableEpochs<'_, B, I::IntoIter>>
     where
         I: IntoIterator<Item = u64>,
     {
         let start = self.resumed(state)?;
         let epochs = Epochs::new(Loader::Borrowed(&self.loader), numbers.into_iter());
-        Ok(StreamEpochs {
+        Ok(IterableEpochs {
             epochs: epochs.resumed(start, state.source()),
         })
     }
@@ -362,23 +363,23 @@ impl<B: Batch> StreamLoader<B> {
     ///
     /// # Errors
     ///
-    /// As [`resume`](StreamLoader::resume).
+    /// As [`resume`](IterableLoader::resume).
     pub fn owned_resume<I>(
         &self,
         numbers: I,
-        state: &StreamState,
-    ) -> Result<StreamEpochs<'static, B, I::IntoIter>>
+        state: &IterableState,
+    ) -> Result<IterableEpochs<'static, B, I::IntoIter>>
     where
         I: IntoIterator<Item = u64>,
     {
         let start = self.resumed(state)?;
         let epochs = Epochs::new(self.owned(), numbers.into_iter());
-        Ok(StreamEpochs {
+        Ok(IterableEpochs {
             epochs: epochs.resumed(start, state.source()),
         })
     }
 
-    fn resumed(&self, state: &StreamState) -> Result<Start> {
+    fn resumed(&self, state: &IterableState) -> Result<Start> {
         self.loader.threads.pipeline().check_process()?;
         let owner = owner(&self.loader);
         state.check(owner)?;
@@ -390,12 +391,12 @@ impl<B: Batch> StreamLoader<B> {
     /// Returns where the run stands on this rank, in the epoch that was begun last: after the batches that were given out, whatever was
     /// pulled ahead. When the epoch has ended (its iterator returned `None`), that is the beginning of the next.
     ///
-    /// The first call asks the source for its [fingerprint](StreamSource::fingerprint).
+    /// The first call asks the source for its [fingerprint](IterableDataset::fingerprint).
     ///
     /// # Panics
     ///
     /// As [`DataLoader::state`].
-    pub fn state(&self) -> StreamState {
+    pub fn state(&self) -> IterableState {
         let owner = owner(&self.loader); // first: it calls the program's code
         let last = self.loader.last();
         match last.handles().next() {
@@ -403,10 +404,10 @@ impl<B: Batch> StreamLoader<B> {
             None => {
                 let (start, source) = (
                     last.start(self.loader.threads.pipeline().options()),
-                    last.stream(),
+                    last.iterable(),
                 );
                 let items = start.position / owner.ranks;
-                StreamState::new(start.epoch, items, source, owner)
+                IterableState::new(start.epoch, items, source, owner)
             }
         }
     }
@@ -449,11 +450,11 @@ impl<B: Batch> StreamLoader<B> {
     }
 }
 
-fn owner<B: Batch>(loader: &DataLoader<B>) -> StreamOwner {
+fn owner<B: Batch>(loader: &DataLoader<B>) -> IterableOwner {
     let Owner {
         data, seed, ranks, ..
     } = loader.owner(1);
-    StreamOwner {
+    IterableOwner {
         data: Some(data),
         seed,
         rank: loader.threads.pipeline().options().shard,
@@ -461,7 +462,7 @@ fn owner<B: Batch>(loader: &DataLoader<B>) -> StreamOwner {
     }
 }
 
-pub(super) fn state_of<B: Batch>(loader: &DataLoader<B>, handle: &EpochHandle) -> StreamState {
+pub(super) fn state_of<B: Batch>(loader: &DataLoader<B>, handle: &EpochHandle) -> IterableState {
     let reached = handle
         .reached
         .as_ref()
@@ -469,24 +470,24 @@ pub(super) fn state_of<B: Batch>(loader: &DataLoader<B>, handle: &EpochHandle) -
     let reached = reached.unwrap_or_default();
     let (epoch, owner) = (handle.start.epoch, owner(loader));
     match reached.is_over {
-        true => StreamState::new(epoch.saturating_add(1), 0, None, owner),
-        false => StreamState::new(epoch, reached.items, reached.state, owner),
+        true => IterableState::new(epoch.saturating_add(1), 0, None, owner),
+        false => IterableState::new(epoch, reached.items, reached.state, owner),
     }
 }
 
-impl<'a, B: Batch> IntoIterator for &'a StreamLoader<B> {
+impl<'a, B: Batch> IntoIterator for &'a IterableLoader<B> {
     type Item = Result<B>;
-    type IntoIter = StreamEpoch<'a, B>;
+    type IntoIter = IterableEpoch<'a, B>;
 
     /// Begins the next epoch: 0 the first time, then 1, and so on.
-    fn into_iter(self) -> StreamEpoch<'a, B> {
+    fn into_iter(self) -> IterableEpoch<'a, B> {
         self.epoch(self.loader.next_epoch())
     }
 }
 
-impl<B: Batch> fmt::Debug for StreamLoader<B> {
+impl<B: Batch> fmt::Debug for IterableLoader<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("StreamLoader")
+        f.debug_struct("IterableLoader")
             .field("options", self.loader.threads.pipeline().options())
             .finish_non_exhaustive()
     }

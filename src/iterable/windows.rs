@@ -1,16 +1,16 @@
-//! Streams whose items are rearranged window by window: bounded memory, and an exact state of a few bytes.
+//! Iterables whose items are rearranged window by window: bounded memory, and an exact state of a few bytes.
 //!
-//! What a window gives is a function of its items and its number. So a state is where the stream stood before the window, and how
+//! What a window gives is a function of its items and its number. So a state is where the iterable stood before the window, and how
 //! much of it was given out: to resume, the window is read again.
 
 use super::state::{Reader, Writer, wrong};
-use super::{ItemStream, progress};
+use super::{ItemIter, progress};
 use crate::error::{BoxError, Interrupted};
 use crate::rng::SampleRng;
 
-/// The windows of a stream, and what comes of them.
+/// The windows of an iterable, and what comes of them.
 #[derive(Debug)]
-pub(super) struct Windows<I: ItemStream, T> {
+pub(super) struct Windows<I: ItemIter, T> {
     inner: I,
     /// The number of items in a window.
     size: usize,
@@ -23,15 +23,15 @@ pub(super) struct Windows<I: ItemStream, T> {
     /// The items of the window after it, as far as they were pulled.
     next: Vec<Result<I::Item, BoxError>>,
     is_over: bool,
-    /// Where the stream inside stood before this window and before the next, if it can say so.
+    /// Where the iterable inside stood before this window and before the next, if it can say so.
     state: Option<Vec<u8>>,
     next_state: Option<Vec<u8>>,
 }
 
-/// The items of a window, in the stream's order.
-pub(super) type Items<I> = Vec<Result<<I as ItemStream>::Item, BoxError>>;
+/// The items of a window, in the iterable's order.
+pub(super) type Items<I> = Vec<Result<<I as ItemIter>::Item, BoxError>>;
 
-impl<I: ItemStream, T> Windows<I, T> {
+impl<I: ItemIter, T> Windows<I, T> {
     pub(super) fn new(inner: I, size: usize) -> Windows<I, T> {
         Windows {
             inner,
@@ -89,7 +89,7 @@ impl<I: ItemStream, T> Windows<I, T> {
         Ok(())
     }
 
-    /// Adds where the stream stands to a state.
+    /// Adds where the iterable stands to a state.
     pub(super) fn state(&self, state: Writer) -> Option<Vec<u8>> {
         let inner = match self.window {
             0 => self.inner.state()?,
@@ -121,7 +121,7 @@ impl<I: ItemStream, T> Windows<I, T> {
         self.window = before;
         for _ in 0..given {
             progress()?;
-            // (The stream inside gives what it gave then.)
+            // (The iterable inside gives what it gave then.)
             self.next(&arrange).ok_or_else(wrong)?.ok();
             if self.window != window {
                 return Err(wrong());

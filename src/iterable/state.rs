@@ -1,10 +1,10 @@
-//! The states of streams within streams, as bytes: a tag, numbers, and inner states with their lengths. And the fingerprints of sources
+//! The states of iterables within iterables, as bytes: a tag, numbers, and inner states with their lengths. And the fingerprints of sources
 //! within sources.
 
 use crate::error::BoxError;
 use crate::fingerprint::Fingerprint;
 
-/// Which kind of stream a state is of.
+/// Which kind of iterable a state is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tag {
     Shuffle = 1,

@@ -1,12 +1,12 @@
-//! Lines of text files, tokenised and padded, without an index: a stream. It reads this project's own documents, or yours.
+//! Lines of text files, tokenised and padded, without an index: an iterable. It reads this project's own documents, or yours.
 //!
-//!     cargo run --release --example text_stream [-- FILE..]
+//!     cargo run --release --example text_lines [-- FILE..]
 
 use std::path::{Path, PathBuf};
 
+use pinfeed::iterable;
+use pinfeed::iterable::Line;
 use pinfeed::prelude::*;
-use pinfeed::stream;
-use pinfeed::stream::Line;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
@@ -14,11 +14,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         paths.extend(["README.md", "docs/DESIGN.md", "docs/SAFETY.md"].map(|file| root.join(file)));
     }
-    let texts = stream::lines(paths).shuffle(500).map(|line: Line, _rng| {
+    let texts = iterable::lines(paths).shuffle(500).map(|line: Line, _rng| {
         let tokens = line.split_whitespace().map(|word| word.len() as i64); // a tokenizer of yours
         Ok((Padded::from(tokens.collect::<Vec<_>>()), line.to_string()))
     });
-    let loader = DataLoader::stream(texts)
+    let loader = DataLoader::iterable(texts)
         .batch_size(32)
         .seed(1)
         .num_workers(2)
