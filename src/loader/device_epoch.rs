@@ -150,12 +150,12 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             self.queue.allow(depth as u64);
             self.send_ahead();
         }
-        let (pass, unit) = loop {
+        let (context, task) = loop {
             let Some(mut next) = ready!(self.epoch.wait(asked, patience, true)) else {
                 return Poll::Ready(None);
             };
-            let (pass, unit) = (Arc::clone(&next.context), next.task);
-            let place = pass.place(unit);
+            let (context, task) = (Arc::clone(&next.context), next.task);
+            let place = context.place(task);
             if self.failed.is_none() && !self.send(&mut next, patience) {
                 // It comes first when the program asks again.
                 let (_, _, taken) = self.epoch.fields();
@@ -171,11 +171,11 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             }
             next.permits.end();
             if place.ends_batch() {
-                break (pass, unit);
+                break (context, task);
             }
             asked = Instant::now();
         };
-        let batch = pass.batch(unit);
+        let batch = context.batch(task);
         let (whole, has_enough) = self.queue.take(batch, self.depth as u64);
         self.has_enough = has_enough;
         let given = match self.failed.take() {
@@ -187,11 +187,11 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 // Unwind safety: the batch is gone.
                 let upload = std::panic::AssertUnwindSafe(|| whole.upload());
                 let uploaded = std::panic::catch_unwind(upload);
-                uploaded.map_err(|payload| pass.collate_panicked(unit, panic_message(payload)))
+                uploaded.map_err(|payload| context.collate_panicked(task, panic_message(payload)))
             }),
         };
         #[cfg(feature = "nvjpeg")]
-        self.watch_share(pass.place(unit));
+        self.watch_share(context.place(task));
         self.epoch.gives(batch, matches!(given, Some(Ok(_))));
         if !has_enough {
             self.send_ahead();
