@@ -13,7 +13,7 @@
 //! A session that is alone, as most are, is in no queue: it is looked at each time. Every call here is made under the shared lock, and where
 //! batches take microseconds, workers wait for that lock most of all.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::ops::Bound::{Excluded, Unbounded};
 
 use super::session::{Job, Session};
@@ -24,7 +24,7 @@ use crate::sync::{Arc, planted};
 
 /// All sessions of a loader.
 pub(crate) struct Sessions<B> {
-    entries: BTreeMap<u64, Entry<B>>,
+    entries: Entries<B>,
     added: u64,
     /// Counts claims, so that sessions take turns.
     turn: u64,
@@ -59,6 +59,47 @@ struct Entry<B> {
     place: Option<(Queue, Turn)>,
 }
 
+/// Sessions in the order of their keys, which ascend. (There is mostly one, and it is looked up at each access: so it is no map.)
+struct Entries<B>(Vec<Box<Entry<B>>>);
+
+impl<B> Entries<B> {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    #[inline]
+    fn index_of(&self, key: u64) -> Option<usize> {
+        match &*self.0 {
+            [alone] => (alone.session.key == key).then_some(0),
+            entries => {
+                let found = entries.binary_search_by_key(&key, |entry| entry.session.key);
+                found.ok()
+            }
+        }
+    }
+
+    fn get(&self, key: u64) -> Option<&Entry<B>> {
+        let index = self.index_of(key)?;
+        Some(&self.0[index])
+    }
+
+    #[inline]
+    fn get_mut(&mut self, key: u64) -> Option<&mut Entry<B>> {
+        let index = self.index_of(key)?;
+        Some(&mut self.0[index])
+    }
+
+    /// Adds one with a key above all others.
+    fn push(&mut self, entry: Entry<B>) {
+        self.0.push(Box::new(entry));
+    }
+
+    fn remove(&mut self, key: u64) -> Option<Box<Entry<B>>> {
+        let index = self.index_of(key)?;
+        Some(self.0.remove(index))
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Queue {
     Near,
@@ -68,7 +109,7 @@ enum Queue {
 impl<B: 'static> Sessions<B> {
     pub(crate) fn new() -> Sessions<B> {
         Sessions {
-            entries: BTreeMap::new(),
+            entries: Entries(Vec::new()),
             added: 0,
             turn: 0,
             touched: Vec::new(),
@@ -93,7 +134,7 @@ impl<B: 'static> Sessions<B> {
         }
         self.of_device[device] += 1;
         // A session that was alone was in no queue, or in one where it was before that.
-        if let (1, Some(&alone)) = (self.entries.len(), self.entries.keys().next()) {
+        if let Some(alone) = self.alone().map(|alone| alone.session.key) {
             self.touch(alone);
         }
         let entry = Entry {
@@ -103,7 +144,7 @@ impl<B: 'static> Sessions<B> {
             last_turn: 0,
             place: None,
         };
-        self.entries.insert(key, entry);
+        self.entries.push(entry);
         self.touched.push(key);
         self.asking.insert((device, key));
         key
@@ -111,7 +152,7 @@ impl<B: 'static> Sessions<B> {
 
     pub(crate) fn remove(&mut self, key: u64) {
         self.put(key, None);
-        let Some(entry) = self.entries.remove(&key) else {
+        let Some(entry) = self.entries.remove(key) else {
             return;
         };
         let device = entry.session.share.device;
@@ -138,13 +179,13 @@ impl<B: 'static> Sessions<B> {
         if self.entries.len() > 1 {
             self.touch(key);
         }
-        let entry = self.entries.get_mut(&key)?;
+        let entry = self.entries.get_mut(key)?;
         Some(&mut entry.session)
     }
 
     /// A session is accessed: it may have something to do.
     fn touch(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
         let is_woken =
@@ -160,24 +201,27 @@ impl<B: 'static> Sessions<B> {
     }
 
     /// The session, if it is alone.
-    fn alone(&mut self) -> Option<(u64, &mut Entry<B>)> {
-        let is_alone = self.entries.len() == 1;
-        let (key, entry) = self.entries.iter_mut().next().filter(|_| is_alone)?;
-        Some((*key, entry))
+    fn alone(&mut self) -> Option<&mut Entry<B>> {
+        match &mut *self.entries.0 {
+            [alone] => Some(alone),
+            _ => None,
+        }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Session<B>> {
-        self.entries.values().map(|entry| &entry.session)
+        self.entries.0.iter().map(|entry| &entry.session)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session<B>> {
-        self.entries.values_mut().map(|entry| &mut entry.session)
+        self.entries.0.iter_mut().map(|entry| &mut entry.session)
     }
 
     /// The session, if there is only one.
     pub(crate) fn only(&self) -> Option<&Session<B>> {
-        let first = self.entries.values().next()?;
-        (self.entries.len() == 1).then_some(&first.session)
+        match &*self.entries.0 {
+            [alone] => Some(&alone.session),
+            _ => None,
+        }
     }
 
     /// For how many devices there are sessions.
@@ -193,8 +237,8 @@ impl<B: 'static> Sessions<B> {
         }
         let entries = &self.entries;
         let several = self.blocked.iter().filter(move |_| !is_alone);
-        let several = several.filter_map(|key| Some(&entries.get(key)?.session));
-        let alone = entries.values().take(usize::from(is_alone));
+        let several = several.filter_map(|key| Some(&entries.get(*key)?.session));
+        let alone = entries.0.iter().take(usize::from(is_alone));
         let alone = alone.map(|entry| &entry.session);
         alone
             .filter(|session| session.schedule.is_blocked())
@@ -213,7 +257,7 @@ impl<B: 'static> Sessions<B> {
         let (job, queue, key) = self.find(&looks, claimant, claim)?;
         if let Some(queue) = queue {
             self.turn += 1;
-            if let Some(entry) = self.entries.get_mut(&key) {
+            if let Some(entry) = self.entries.get_mut(key) {
                 entry.last_turn = self.turn;
             }
             self.put(key, Some(queue));
@@ -230,7 +274,7 @@ impl<B: 'static> Sessions<B> {
 
     /// The first task of each of the device's sessions that waits for a slab, in the sessions' turn.
     pub(crate) fn waiting(&mut self, device: usize) -> Vec<(Arc<EpochContext>, TaskId)> {
-        if let Some((_, alone)) = self.alone() {
+        if let Some(alone) = self.alone() {
             let is_its = alone.session.share.device == device;
             let first = is_its.then(|| alone.session.first_waiting()).flatten();
             return first.into_iter().collect();
@@ -240,7 +284,7 @@ impl<B: 'static> Sessions<B> {
         let mut waiting = Vec::new();
         for key in asking {
             self.count_look();
-            let Some(entry) = self.entries.get_mut(&key) else {
+            let Some(entry) = self.entries.get_mut(key) else {
                 continue;
             };
             match entry.session.first_waiting() {
@@ -268,12 +312,12 @@ impl<B: 'static> Sessions<B> {
         claimant: Claimant,
         mut ask: impl FnMut(&mut Session<B>, Claimant) -> Option<T>,
     ) -> Option<(T, Option<Queue>, u64)> {
-        if let Some((key, alone)) = self.alone() {
+        if let Some(alone) = self.alone() {
             // (All of its work is near.)
             let near = looks.iter().filter(|(queue, _)| *queue == Queue::Near);
             let mut claimants = near.map(|&(_, beyond)| Claimant { beyond, ..claimant });
             let found = claimants.find_map(|claimant| ask(&mut alone.session, claimant))?;
-            return Some((found, None, key));
+            return Some((found, None, alone.session.key));
         }
         self.settle();
         for &(queue, beyond) in looks {
@@ -282,7 +326,7 @@ impl<B: 'static> Sessions<B> {
             while let Some(turn) = self.next(queue, after) {
                 self.count_look();
                 let (_, _, key) = turn;
-                let Some(entry) = self.entries.get_mut(&key) else {
+                let Some(entry) = self.entries.get_mut(key) else {
                     unreachable!("a session that is removed leaves its queue");
                 };
                 if let Some(found) = ask(&mut entry.session, claimant) {
@@ -313,7 +357,7 @@ impl<B: 'static> Sessions<B> {
     /// Puts the sessions that were accessed into their queues.
     fn settle(&mut self) {
         while let Some(key) = self.touched.pop() {
-            let Some(entry) = self.entries.get_mut(&key) else {
+            let Some(entry) = self.entries.get_mut(key) else {
                 continue;
             };
             entry.is_touched = false;
@@ -335,7 +379,7 @@ impl<B: 'static> Sessions<B> {
 
     /// Puts a session into a queue, in its turn, or into none.
     fn put(&mut self, key: u64, queue: Option<Queue>) {
-        let Some(entry) = self.entries.get_mut(&key) else {
+        let Some(entry) = self.entries.get_mut(key) else {
             return;
         };
         let turn = (!entry.session.schedule.is_blocked(), entry.last_turn, key);
