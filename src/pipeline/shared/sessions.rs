@@ -60,6 +60,10 @@ struct Entry<B> {
 }
 
 /// Sessions in the order of their keys, which ascend. (There is mostly one, and it is looked up at each access: so it is no map.)
+#[expect(
+    clippy::vec_box,
+    reason = "when one of thousands goes, the others move"
+)]
 struct Entries<B>(Vec<Box<Entry<B>>>);
 
 impl<B> Entries<B> {
