@@ -12,7 +12,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut paths: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
     if paths.is_empty() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
-        paths.extend(["README.md", "docs/DESIGN.md", "docs/SAFETY.md"].map(|file| root.join(file)));
+        for file in ["README.md", "docs/ARCHITECTURE.md", "docs/SAFETY.md"] {
+            paths.push(root.join(file));
+        }
     }
     let texts = iterable::lines(paths).shuffle(500).map(|line: Line, _rng| {
         let tokens = line.split_whitespace().map(|word| word.len() as i64); // a tokenizer of yours
