@@ -8,7 +8,7 @@
 
 export PROPTEST_DISABLE_FAILURE_PERSISTENCE=true
 seconds="${SEEDS_SECONDS:-300}"
-mapfile -t tests < <(grep -l 'proptest!' tests/*.rs | sed 's|tests/\(.*\)\.rs|--test=\1|')
+mapfile -t tests < <(grep -rl --include='*.rs' 'proptest!' tests/*/ | sed 's|tests/\([^/]*\)/.*|--test=\1|' | sort -u)
 run cargo test --no-run --lib --test hostile "${tests[@]}"
 for _ in {1..5}; do
     PROPTEST_RNG_SEED=$((RANDOM * 32768 + RANDOM))
@@ -17,4 +17,4 @@ for _ in {1..5}; do
     cargo test --lib --test hostile "${tests[@]}"
 done
 run bash ci/shuttle.sh "$seconds"
-note "$seconds s of schedules; hostile and ${#tests[@]} other files of tests, and the unit tests, five times"
+note "$seconds s of schedules; hostile and ${#tests[@]} other groups of tests, and the unit tests, five times"
