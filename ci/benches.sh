@@ -3,7 +3,6 @@
 # workspace's (benches/pieces, benches/peers). The Python scripts compile. Nothing is measured.
 . "$(dirname "$0")/lib.sh"
 
-component rustfmt rustfmt
 component clippy cargo-clippy
 # One folder for all: much of what they depend on is the same.
 CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
@@ -34,10 +33,6 @@ if command -v python3 >/dev/null; then
 else
     skip "the Python scripts: there is no python3"
 fi
-
-for package in benches/pieces benches/peers/dataloader-rs benches/peers/beside; do
-    run cargo fmt --manifest-path $package/Cargo.toml --check
-done
 
 run cargo bench --no-run --bench "*"
 

@@ -4,7 +4,9 @@
 
 component rustfmt rustfmt
 run cargo fmt --all --check
-run cargo fmt --manifest-path fuzz/Cargo.toml --check
+for package in fuzz benches/pieces benches/peers/dataloader-rs benches/peers/beside; do
+    run cargo fmt --manifest-path $package/Cargo.toml --check
+done
 
 # The subjects of commits; before this one, they followed no rule.
 since=c4c919a

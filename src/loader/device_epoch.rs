@@ -16,7 +16,7 @@ use crate::error::{Error, Result, panic_message};
 use crate::pipeline::{Delivered, DeviceQueue, EpochHandle, Made, Patience, Taken};
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::{Place, Watched};
-use crate::sync::{Arc, Instant, Weak};
+use crate::sync::{Arc, Instant, Weak, planted};
 
 /// One pass over the data set, on a device: [`Epoch::prefetch_to_device`] makes it.
 ///
@@ -76,7 +76,14 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         };
         if !epoch.epoch.pipeline().has_lost_threads() {
             epoch.queue.allow(depth as u64);
-            let _ = epoch.following();
+            let following = epoch.following();
+            // Workers may have filled the window before they knew where to. They make no more until something of it is sent.
+            if !planted("what was ready before it may be sent stays") {
+                epoch.send_ready(epoch.epoch.handle(), &epoch.queue);
+                if let Some((handle, queue)) = following {
+                    epoch.send_ready(handle, &queue);
+                }
+            }
         }
         epoch
     }
@@ -138,6 +145,12 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         let queue = following.queue.upgrade()?;
         queue.allow(beyond);
         Some((&following.handle, queue))
+    }
+
+    /// Sends what is ready of the handle's epoch, as far as it is page-locked, so that nothing waits.
+    fn send_ready(&self, handle: &EpochHandle, queue: &DeviceQueue<B>) {
+        let pipeline = self.epoch.pipeline();
+        pipeline.send_ready(handle.session, handle.epoch_entry, queue, false);
     }
 
     /// Returns the next batch, and sends what is ready after it. Does not wake workers unless it waits.

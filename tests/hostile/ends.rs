@@ -520,7 +520,13 @@ fn an_epoch_that_nobody_comes_to_keeps_no_device_memory() {
     let (go, may_go) = mpsc::channel::<()>();
     let gate = Mutex::new(Gate(entered, Arc::new(Mutex::new(may_go))));
     let times = AtomicU64::new(0);
-    let samples = from_fn(4 * BATCH as u64, |index, _| Ok(index as i64));
+    // (What is ready before the epoch begins is sent by this thread, which is not to be held up at the gate.)
+    let has_begun = Arc::new(OnceLock::new());
+    let waits = Arc::clone(&has_begun);
+    let samples = from_fn(4 * BATCH as u64, move |index, _| {
+        waits.wait();
+        Ok(index as i64)
+    });
     let collate = move |samples: Vec<i64>, _: &mut Arena| {
         // The third batch of the second epoch.
         let is_third = samples[0] == 2 * BATCH as i64;
@@ -539,6 +545,7 @@ fn an_epoch_that_nobody_comes_to_keeps_no_device_memory() {
         .unwrap();
     let mut epochs = loader.epochs(0..3).prefetch_to_device(&device, 16);
     let epoch = epochs.next().unwrap();
+    has_begun.set(()).unwrap();
     is_entered.recv().unwrap();
     drop(epoch);
     let batches = device.memory().device_held_bytes;

@@ -1,6 +1,7 @@
 //! What is loaded ahead is loaded while the consumer is elsewhere: it waits for what the loader does by itself, and is blocked for
 //! good if that needs a further call.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use pinfeed::error::CollateError;
@@ -178,8 +179,8 @@ fn room_for_bytes_is_used_ahead() {
     });
 }
 
-/// Whoever makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing, at the
-/// boundary of two epochs as well, and beyond a batch that failed.
+/// Whoever makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing, before the first is
+/// asked for, at the boundary of two epochs as well, and beyond a batch that failed.
 #[test]
 fn batches_travel_while_the_program_is_busy() {
     explore("batches_travel_while_the_program_is_busy", || {
@@ -202,23 +203,26 @@ fn batches_travel_while_the_program_is_busy() {
             samples.all(|index| broken != Some(index))
         };
         let all = 2 * how.batches();
-        let mut batches = loader
-            .epochs(0..2)
-            .prefetch_to_device(&device, depth)
-            .flatten();
-        for at in 0..all {
-            let there = batches.next().unwrap();
-            let on_device = (at..all.min(at + depth + 1)).filter(|&at| is_whole(at));
+        let travelled = |on_device: Range<usize>| {
+            let on_device = on_device.filter(|&at| at < all && is_whole(at));
             let held = on_device.count() * BLOCK;
             while device.memory().device_held_bytes < held {
                 thread::yield_now();
             }
-            match there {
-                Ok(there) => check_there(&there, how.samples_of(at % how.batches())),
-                Err(error) => check_error(&error, broken.unwrap()),
+        };
+        let mut at = 0;
+        for epoch in loader.epochs(0..2).prefetch_to_device(&device, depth) {
+            travelled(at..at + depth); // before the first is asked for
+            for there in epoch {
+                travelled(at..at + depth + 1);
+                match there {
+                    Ok(there) => check_there(&there, how.samples_of(at % how.batches())),
+                    Err(error) => check_error(&error, broken.unwrap()),
+                }
+                at += 1;
             }
         }
-        drop(batches);
+        assert_eq!(at, all);
         drop(loader);
         check_all_back(&device);
     });

@@ -105,6 +105,7 @@ planted! {
     overtaking_batches: "batches begin in any order", "parts::parts_stop_where_the_memory_ends";
     together_early: "who goes together does not wait for its turn", "runs::batches_of_runs_go_together";
     left_behind: "who sends does not look behind", "ahead::batches_travel_while_the_program_is_busy";
+    left_at_start: "what was ready before it may be sent stays", "ahead::batches_travel_while_the_program_is_busy";
     left_for_host: "who keeps does not look again", "ahead::batches_travel_while_the_program_is_busy";
     left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
     silent_ends: "the end of a stream is found in silence", "streams::batches_come_until_the_end";

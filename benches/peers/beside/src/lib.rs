@@ -65,7 +65,10 @@ fn open(
         false => loader.build()?,
     };
     let loader = Arc::new(loader);
-    let batches = loader.owned_epochs(0..).prefetch_to_device(device, 2).flatten();
+    let batches = loader
+        .owned_epochs(0..)
+        .prefetch_to_device(device, 2)
+        .flatten();
     Ok(Run {
         batches: Box::new(batches),
         loader,
