@@ -127,7 +127,6 @@ impl<E, U> Schedule<E, U> {
             self.tasks.entry(task).slab = SlabState::Granting { bytes };
             return Some(Claim::Grant { task, bytes });
         }
-        let run = self.pace.rows(claimant.devices);
         let may_load = self.may_load(claimant);
         let pulls = self.mode.pulls_first && self.can_pull(claimant);
         let count = match may_load {
@@ -141,15 +140,17 @@ impl<E, U> Schedule<E, U> {
                 return Some(Claim::Finish { task });
             }
             if entry.has_parked() {
-                let claimed = entry.claim_parked(run);
+                let claimed = entry.claim_parked(self.pace.rows(claimant.devices));
                 return Some(Claim::Load { task, claimed });
             }
             if !pulls && entry.has_rows() {
-                let claimed = entry.claim_rows(run);
+                let claimed = entry.claim_rows(self.pace.rows(claimant.devices));
                 return Some(Claim::Load { task, claimed });
             }
         }
-        if let Some(epoch_entry) = self.epoch_entry_to_plan().filter(|_| claimant.beyond) {
+        if claimant.beyond
+            && let Some(epoch_entry) = self.epoch_entry_to_plan()
+        {
             epoch_entry.is_planning = true;
             return Some(Claim::Plan {
                 epoch_entry: epoch_entry.id,
@@ -186,6 +187,7 @@ impl<E, U> Schedule<E, U> {
             Stage::Solo => return Some(Claim::Solo { tasks: opened }),
             _ => {}
         }
+        let run = self.pace.rows(claimant.devices);
         let claimed = self.tasks.entry(task).claim_rows(run);
         Some(Claim::Load { task, claimed })
     }

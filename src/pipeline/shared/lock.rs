@@ -140,6 +140,9 @@ impl<'a, B: 'static> Locked<'a, B> {
     }
 
     fn release(&mut self) {
+        if self.deferred.is_empty() {
+            return drop(self.state.take());
+        }
         let deferred = std::mem::take(&mut self.deferred);
         let state = self.state.as_mut().filter(|_| deferred.wake_workers);
         let worker = state.and_then(|state| state.worker_to_wake());

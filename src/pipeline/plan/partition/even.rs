@@ -20,6 +20,8 @@ pub(crate) struct Even {
     shards: u64,
     last: LastBatch,
     sharding: Sharding,
+    /// How many full batches the shard has: what is looked up several times for each batch.
+    full: u64,
 }
 
 impl Even {
@@ -39,6 +41,20 @@ impl Even {
             shards: 1,
             last,
             sharding: Sharding::Slices,
+            full: 0,
+        }
+        .counted()
+    }
+
+    /// The same, with its full batches counted.
+    fn counted(self) -> Even {
+        let (rows, of_each) = match self.sharding {
+            Sharding::Slices => (self.left(), self.global_batch()),
+            Sharding::Strided { drop_last } => (self.strided(drop_last), self.batch_size as u64),
+        };
+        Even {
+            full: rows / of_each,
+            ..self
         }
     }
 
@@ -50,11 +66,12 @@ impl Even {
             sharding,
             ..self
         }
+        .counted()
     }
 
     /// The batches from a position on.
     pub(crate) fn from(self, base: u64) -> Even {
-        Even { base, ..self }
+        Even { base, ..self }.counted()
     }
 
     /// The same batches, each in that many parts of about the same size.
@@ -83,19 +100,14 @@ impl Even {
 
     /// How many full batches each shard has, and how many rows its last one has behind them: 0 if there is none.
     fn dealt(&self) -> (u64, usize) {
-        let left = self.left();
-        let (full, rest) = match self.sharding {
+        let rest = match self.sharding {
             Sharding::Slices => {
-                let rest = left % self.global_batch();
+                let rest = self.left() % self.global_batch();
                 // Those of the first shards have one row more; no batch is empty.
                 let own = rest / self.shards + u64::from(self.shard < rest % self.shards);
-                let own = if rest > 0 { own.max(1) } else { 0 };
-                (left / self.global_batch(), own)
+                if rest > 0 { own.max(1) } else { 0 }
             }
-            Sharding::Strided { drop_last } => {
-                let (rows, batch_size) = (self.strided(drop_last), self.batch_size as u64);
-                (rows / batch_size, rows % batch_size)
-            }
+            Sharding::Strided { drop_last } => self.strided(drop_last) % self.batch_size as u64,
         };
         let rows = match self.last {
             LastBatch::Drop => 0,
@@ -103,16 +115,7 @@ impl Even {
             LastBatch::Fill if rest > 0 => self.batch_size,
             LastBatch::Fill => 0,
         };
-        (full, rows)
-    }
-
-    /// Whether a batch is one of the full ones. (Tasks are looked up several times for each batch, and dividing takes long.)
-    fn is_full(&self, batch: u64) -> bool {
-        let (rows, of_each) = match self.sharding {
-            Sharding::Slices => (self.left(), self.global_batch()),
-            Sharding::Strided { drop_last } => (self.strided(drop_last), self.batch_size as u64),
-        };
-        (u128::from(batch) + 1) * u128::from(of_each) <= u128::from(rows)
+        (self.full, rows)
     }
 
     /// How many rows each shard has, if they take turns.
@@ -189,15 +192,22 @@ impl Even {
 
     /// How many rows a task has.
     pub(crate) fn rows(&self, task: u64) -> usize {
-        self.place(0, task).rows
+        let (batch, part) = self.batch_and_part(task);
+        self.part_of(self.batch_rows(batch), part).1
     }
 
     /// How many rows a whole batch has.
     pub(crate) fn batch_rows(&self, batch: u64) -> usize {
-        match self.is_full(batch) {
+        match batch < self.full {
             true => self.batch_size,
-            false => self.batch_place(0, batch).rows,
+            false => self.dealt().1,
         }
+    }
+
+    /// The first row of a part of a batch with so many rows, and how many rows the part has.
+    fn part_of(&self, batch_rows: usize, part: u64) -> (usize, usize) {
+        let first_row = part as usize * self.part_rows;
+        (first_row, (batch_rows - first_row).min(self.part_rows))
     }
 
     /// Where a whole batch lies.
@@ -216,18 +226,15 @@ impl Even {
     /// Where a task lies.
     pub(crate) fn place(&self, epoch: u64, task: u64) -> Place {
         let (batch, part) = self.batch_and_part(task);
-        let batch_rows = match self.is_full(batch) {
-            true => self.batch_size,
-            false => self.dealt().1,
-        };
-        let first_row = part as usize * self.part_rows;
+        let batch_rows = self.batch_rows(batch);
+        let (first_row, rows) = self.part_of(batch_rows, part);
         let (start, step) = self.batch_start(batch);
         Place {
             epoch,
             batch,
             start: start.saturating_add((first_row as u64).saturating_mul(step)),
             step,
-            rows: (batch_rows - first_row).min(self.part_rows),
+            rows,
             first_row,
             batch_rows,
             samples: self.samples,
