@@ -347,7 +347,7 @@ impl<B: 'static> Session<B> {
     ) -> Option<(Arc<EpochContext>, Each<B>)> {
         let is_here = |&(task, data): &(TaskId, &TaskData<B>)| {
             data.context.epoch_entry == epoch_entry
-                && (pageable || !data.is_unpinned)
+                && (pageable || !data.is_pageable())
                 && matches!(data.outcome, Some(Ok(Made::Here(_))))
                 && data.context.batch(task) < window.allowed
         };
