@@ -13,7 +13,7 @@ use super::try_next::TryNext;
 use crate::batch::Batch;
 use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
-use crate::pipeline::{Delivered, DeviceQueue, EpochHandle, Made, Patience, Taken};
+use crate::pipeline::{DeviceQueue, EpochHandle, NextTask, Patience};
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::{Place, Watched};
 use crate::sync::{Arc, Instant, Weak, planted};
@@ -76,13 +76,9 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         };
         if !epoch.epoch.pipeline().has_lost_threads() {
             epoch.queue.allow(depth as u64);
-            let following = epoch.following();
             // Workers may have filled the window before they knew where to. They make no more until something of it is sent.
             if !planted("what was ready before it may be sent stays") {
-                epoch.send_ready(epoch.epoch.handle(), &epoch.queue);
-                if let Some((handle, queue)) = following {
-                    epoch.send_ready(handle, &queue);
-                }
+                epoch.send_made(false);
             }
         }
         epoch
@@ -147,12 +143,6 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         Some((&following.handle, queue))
     }
 
-    /// Sends what is ready of the handle's epoch, as far as it is page-locked, so that nothing waits.
-    fn send_ready(&self, handle: &EpochHandle, queue: &DeviceQueue<B>) {
-        let pipeline = self.epoch.pipeline();
-        pipeline.send_ready(handle.session, handle.epoch_entry, queue, false);
-    }
-
     /// Returns the next batch, and sends what is ready after it. Does not wake workers unless it waits.
     fn advance(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
         let mut asked = self.epoch.returned();
@@ -161,20 +151,23 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
             let is_awaited = !self.epoch.is_any_order();
             let depth = self.depth.max(usize::from(is_awaited));
             self.queue.allow(depth as u64);
-            self.send_ahead();
+            self.send_made(true);
         }
         let (context, task) = loop {
-            let Some(mut next) = ready!(self.epoch.wait(asked, patience, true)) else {
-                return Poll::Ready(None);
+            let next = match ready!(self.epoch.wait(asked, patience, true)) {
+                None => return Poll::Ready(None),
+                Some(NextTask::Delivered(next)) => next,
+                Some(NextTask::ToSend) => {
+                    let pipeline = self.epoch.pipeline();
+                    // It may wait for device memory or a copy, and workers should not wait with it.
+                    pipeline.wake_workers();
+                    pipeline.send_next(self.epoch.handle().key(), &*self.queue);
+                    asked = Instant::now();
+                    continue;
+                }
             };
             let (context, task) = (Arc::clone(&next.context), next.task);
             let place = context.place(task);
-            if self.failed.is_none() && !self.send(&mut next, patience) {
-                // It comes first when the program asks again.
-                let (_, _, taken) = self.epoch.fields();
-                taken.push_front(next);
-                return Poll::Pending;
-            }
             self.epoch.add_changes(place.first_row, next.changes);
             self.epoch.reaches(next.own);
             match next.outcome {
@@ -182,7 +175,6 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
                 // It may be the user's to drop, and the epoch must come to its next batch.
                 outcome => drop_each([outcome]),
             }
-            next.permits.end();
             if place.ends_batch() {
                 break (context, task);
             }
@@ -207,28 +199,9 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.watch_share(context.place(task));
         self.epoch.gives(batch, matches!(given, Some(Ok(_))));
         if !has_enough {
-            self.send_ahead();
+            self.send_made(true);
         }
         Poll::Ready(given)
-    }
-
-    /// Sends a task that the consumer has come to, if that was not done ahead, and waits for those of its pictures that the device decodes.
-    /// `false`: they are not decoded when patience ends.
-    fn send(&mut self, next: &mut Delivered<B>, patience: Patience) -> bool {
-        let (pipeline, _, taken) = self.epoch.fields();
-        if next.is_here() {
-            // It may wait for device memory or a copy, and workers should not wait with it.
-            pipeline.wake_workers();
-            pipeline.send_taken(next, taken, &self.queue);
-        }
-        if !matches!(next.outcome, Ok(Made::Decoding(_))) {
-            return true;
-        }
-        pipeline.wake_workers();
-        let asked = Instant::now();
-        let is_decoded = pipeline.wait_for_decoder(next, taken, &self.queue, patience);
-        self.epoch.waited(asked);
-        is_decoded
     }
 
     /// Sees how far device and CPU come, which share the pictures, with the batch that ends here: until the share is fixed.
@@ -267,13 +240,13 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         next
     }
 
-    /// Sends what is ready and may be sent, across the epoch's end.
-    fn send_ahead(&mut self) {
-        let (pipeline, handle, taken) = self.epoch.fields();
-        pipeline.send_ahead(handle, taken, &self.queue);
-        if let Some((handle, queue)) = self.following() {
-            let pipeline = self.epoch.pipeline();
-            pipeline.send_ahead(handle, &mut Taken::new(), &queue);
+    /// Sends what is made and may be sent, across the epoch's end. `pageable`: also what is not page-locked.
+    fn send_made(&self, pageable: bool) {
+        let pipeline = self.epoch.pipeline();
+        let following = self.following();
+        pipeline.send_made(self.epoch.handle().key(), &*self.queue, pageable);
+        if let Some((handle, queue)) = following {
+            pipeline.send_made(handle.key(), &*queue, pageable);
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::error::Result;
 use crate::error::drop_each;
 use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
-    Asking, Beginning, Changes, Delivered, EpochHandle, Made, OwnItems, Partition, Patience,
+    Asking, Beginning, Changes, EpochHandle, Made, NextTask, OwnItems, Partition, Patience,
     Pipeline, Start, Taken, Waiting,
 };
 use crate::sync::{Arc, Instant};
@@ -304,10 +304,15 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// # Synchronization
     ///
     /// Returns at once. The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
-    pub fn prefetch_to_device(self, target: impl Into<Target>, depth: usize) -> DeviceEpoch<'a, B> {
+    pub fn prefetch_to_device(
+        mut self,
+        target: impl Into<Target>,
+        depth: usize,
+    ) -> DeviceEpoch<'a, B> {
         let target = target.into();
         let depth = target.depth(depth);
-        let queue = self.pipeline().send_to(&self.handle, &target, depth);
+        let (pipeline, handle, taken) = self.fields();
+        let queue = pipeline.send_to(handle, &target, depth, taken);
         DeviceEpoch::new(self, queue, depth, None)
     }
 
@@ -487,7 +492,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         asked: Instant,
         patience: Patience,
         quietly: bool,
-    ) -> Poll<Option<Delivered<B>>> {
+    ) -> Poll<Option<NextTask<B>>> {
         let asking = Asking {
             at: asked,
             patience,
@@ -521,15 +526,6 @@ impl<'a, B: Batch> Epoch<'a, B> {
         next
     }
 
-    /// Counts a wait for a batch that the epoch's device decodes, from that time on until now.
-    pub(super) fn waited(&mut self, asked: Instant) {
-        let came = Instant::now();
-        self.has_waited(asked, came);
-        if let Some(subject) = self.subject(1) {
-            subject.add(Activity::Wait, asked, came, More::Nothing);
-        }
-    }
-
     /// What the epoch gives where no thread would make its batches: the error, and no more. But a thread of the loader's that does not wait
     /// may ask again, as others may. `on_device`: they would come from the device.
     pub(super) fn refuses<T>(
@@ -554,7 +550,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
         let asked = self.returned();
         let next = self.wait(asked, patience, false);
         next.map(|next| {
-            let next = next?;
+            let NextTask::Delivered(next) = next? else {
+                unreachable!("only a device epoch's batches are sent");
+            };
             // (Asking for a place takes longer than counting.)
             let batch = self.handle.progress.next();
             self.changes = next.changes;
@@ -563,9 +561,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
             self.gives(batch, next.outcome.is_ok());
             Some(next.outcome.map(|made| match made {
                 Made::Here(batch) => batch,
-                Made::Sent | Made::Decoding(_) => {
-                    unreachable!("only a device epoch's batches are sent")
-                }
+                Made::Sent => unreachable!("only a device epoch's batches are sent"),
             }))
         })
     }

@@ -250,13 +250,13 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> 
     type Item = DeviceEpoch<'a, B>;
 
     fn next(&mut self) -> Option<DeviceEpoch<'a, B>> {
-        let (epoch, joins) = self.epochs.advance()?;
+        let (mut epoch, joins) = self.epochs.advance()?;
         let queue = match self.queue.take() {
             Some(queue) if joins => queue,
             sent => {
                 close(sent);
-                let pipeline = epoch.pipeline();
-                pipeline.send_to(epoch.handle(), &self.target, self.depth)
+                let (pipeline, handle, taken) = epoch.fields();
+                pipeline.send_to(handle, &self.target, self.depth, taken)
             }
         };
         self.queue = self.epochs.append(&epoch, Some((&queue, self.depth)));

@@ -10,6 +10,13 @@ use crate::meter::{Activity, Bar, Meter, Subject};
 use crate::sync::{Arc, AtomicBool, Ordering, planted};
 use crate::tuning::ONE_ALONE_OF;
 
+/// An epoch of a session.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct EpochKey {
+    pub(crate) session: u64,
+    pub(crate) epoch_entry: u64,
+}
+
 /// How the tasks of one epoch are made, shared by all threads that work on them. That never changes.
 pub(crate) struct EpochContext {
     pub(crate) session: u64,
@@ -40,6 +47,13 @@ impl EpochContext {
     pub(crate) fn has_left(&self) -> bool {
         self.has_left.load(Ordering::Relaxed)
             && !planted("a stream that nobody waits for is pulled")
+    }
+
+    pub(crate) fn key(&self) -> EpochKey {
+        EpochKey {
+            session: self.session,
+            epoch_entry: self.epoch_entry,
+        }
     }
 
     /// Where a task lies in its epoch.

@@ -22,9 +22,9 @@ pub(crate) use self::plan::lister::{Batching, EvenBatching, Lister};
 pub(crate) use self::plan::options::{DeviceShard, Options, Pinning};
 pub(crate) use self::plan::partition::{EpochOrder, Partition, Place, Start};
 pub use self::plan::partition::{LastBatch, OnEmpty, Sharding};
-pub(crate) use self::shared::data::{Delivered, Made, Taken};
+pub(crate) use self::shared::data::{Made, Taken};
 pub use self::shared::sizing::{WorkerSizing, Workers};
-pub(crate) use self::threads::consumer::{Asking, Waiting};
+pub(crate) use self::threads::consumer::{Asking, NextTask, Waiting};
 pub(crate) use self::threads::pipeline::Pipeline;
 pub(crate) use self::threads::start::Threads;
 #[cfg(feature = "nvjpeg")]

@@ -23,7 +23,7 @@ impl<B: Batch> Memory<B> {
             return self.shared.publish(context, task, Ok(Made::Here(made)));
         };
         let bytes = match pageable_bytes(&made) {
-            Ok(Some(0)) => return Then::HandOver(made),
+            Ok(Some(0)) => return self.shared.hand_over(context, task, made),
             Ok(Some(bytes)) => pinning.at_least(bytes),
             Ok(None) => {
                 let error = Failed::too_large(usize::MAX).error;
@@ -82,7 +82,7 @@ impl<B: Batch> Memory<B> {
         context.meter.pinning_ns.add_since(start);
         drop(bar);
         match moved {
-            Ok(made) => Then::HandOver(made),
+            Ok(made) => self.shared.hand_over(context, task, made),
             Err(payload) => {
                 let error = context.collate_panicked(task, panic_message(payload));
                 self.shared.publish(context, task, Err(error))

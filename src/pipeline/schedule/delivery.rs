@@ -16,7 +16,12 @@ impl<E, U> Schedule<E, U> {
         self.tasks.entry(task).stage = Stage::Ready;
     }
 
-    /// The task, which was ready, is being sent. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
+    /// The task is made, and is to be sent to its device. It cannot be delivered before that.
+    pub(crate) fn to_send(&mut self, task: TaskId) {
+        self.tasks.entry(task).stage = Stage::Made;
+    }
+
+    /// The task, which was made, is being sent. It cannot be delivered until [`ready`](Schedule::ready) or [`sent`](Schedule::sent).
     pub(crate) fn sending(&mut self, task: TaskId) {
         self.tasks.entry(task).stage = Stage::Sending;
     }
@@ -61,24 +66,68 @@ impl<E, U> Schedule<E, U> {
         sent.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
     }
 
-    /// Whether the task, or its error, can be delivered.
-    pub(crate) fn is_ready(&self, task: TaskId) -> bool {
+    /// Whether it is known what became of the task: it is made, or has failed.
+    pub(crate) fn is_settled(&self, task: TaskId) -> bool {
         let index = (task.0 - self.tasks.first.0) as usize;
-        self.tasks.open[index].stage == Stage::Ready
+        self.tasks.open[index].is_settled()
     }
 
     /// The open tasks that are ready, in order.
     pub(crate) fn ready_tasks(&self) -> impl Iterator<Item = (TaskId, &U)> {
-        let ready = self
-            .tasks
-            .numbered()
-            .filter(|(_, entry)| entry.stage == Stage::Ready);
-        ready.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
+        self.tasks_at(Stage::Ready)
     }
 
-    /// How many whole batches the consumer could take without waiting. Those of later epochs count, and those that were sent.
+    /// The open tasks that are made, and are to be sent, in order.
+    pub(crate) fn made_tasks(&self) -> impl Iterator<Item = (TaskId, &U)> {
+        self.tasks_at(Stage::Made)
+    }
+
+    fn tasks_at(&self, stage: Stage) -> impl Iterator<Item = (TaskId, &U)> {
+        let tasks = self.tasks.numbered();
+        let tasks = tasks.filter(move |(_, entry)| entry.stage == stage);
+        tasks.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
+    }
+
+    /// The task that the consumer cannot take before it is sent: the next one; in any order, the first of its epoch, if none is ready.
+    pub(crate) fn next_to_send(&self) -> Option<TaskId> {
+        let own = (self.consumers_end().0 - self.tasks.first.0) as usize;
+        let mut open = self.tasks.open.iter().take(own);
+        let index = match self.mode.any_order {
+            false => (open.next()?.stage == Stage::Made).then_some(0)?,
+            true if open.clone().any(|entry| entry.stage == Stage::Ready) => return None,
+            true => open.position(|entry| entry.stage == Stage::Made)?,
+        };
+        Some(TaskId(self.tasks.first.0 + index as u64))
+    }
+
+    /// Puts a task back, ready, that the consumer took in advance: the last that it took comes first.
+    pub(crate) fn put_back(&mut self, task: TaskId, payload: U) {
+        let mut entry = Some(TaskEntry::new(0, 0, Stage::Ready, payload));
+        match task.0.checked_sub(self.tasks.first.0) {
+            // Of those that were taken in any order, one before it is missing.
+            Some(index) => {
+                self.tasks.set_away(task, false);
+                entry
+                    .into_iter()
+                    .for_each(|entry| self.tasks.open[index as usize] = entry);
+            }
+            None => {
+                while task < self.tasks.first {
+                    self.tasks.first.0 -= 1;
+                    let own = (task == self.tasks.first).then(|| entry.take()).flatten();
+                    let own = own.unwrap_or_else(TaskEntry::given);
+                    self.tasks.away += usize::from(own.is_away);
+                    self.tasks.open.push_front(own);
+                }
+            }
+        }
+        self.tasks.taken = 0;
+    }
+
+    /// How many whole batches the consumer could take without waiting for workers. Those of later epochs count, those that were sent, and
+    /// those that it would send.
     pub(crate) fn ready_batches(&self) -> u64 {
-        let is_ready = |entry: &&TaskEntry<U>| entry.stage == Stage::Ready;
+        let is_ready = |entry: &&TaskEntry<U>| entry.is_settled();
         let open = self.tasks.open.iter();
         let tasks = match self.mode.any_order {
             true => open.filter(is_ready).count() as u64,
@@ -143,33 +192,16 @@ impl<E, U> Schedule<E, U> {
         self.mode.any_order
     }
 
-    /// The consumer takes tasks of its epoch that are ready, in whatever order they became so, [`together`](Schedule::together) at most: of
-    /// those that `prefers` picks, or else of all. A task that is taken before its turn leaves its entry in its place, which is not counted
-    /// in the window.
-    pub(crate) fn deliver_any(&mut self, prefers: impl Fn(&U) -> bool) -> Vec<(TaskId, U)> {
+    /// The consumer takes tasks of its epoch that are ready, in whatever order they became so, [`together`](Schedule::together) at most. A
+    /// task that is taken before its turn leaves its entry in its place, which is not counted in the window.
+    pub(crate) fn deliver_any(&mut self) -> Vec<(TaskId, U)> {
         let own = (self.consumers_end().0 - self.tasks.first.0).min(self.tasks.open.len() as u64)
             as usize;
         let most = self.together();
         let ready =
             |(index, entry): (usize, &TaskEntry<U>)| (entry.stage == Stage::Ready).then_some(index);
-        let preferred = |index: &usize| {
-            self.tasks.open[*index]
-                .payload
-                .as_ref()
-                .is_some_and(&prefers)
-        };
-        let all = || {
-            self.tasks
-                .open
-                .iter()
-                .take(own)
-                .enumerate()
-                .filter_map(ready)
-        };
-        let mut picked: Vec<usize> = all().filter(preferred).take(most).collect();
-        if picked.is_empty() {
-            picked = all().take(most).collect();
-        }
+        let open = self.tasks.open.iter().take(own).enumerate();
+        let picked: Vec<usize> = open.filter_map(ready).take(most).collect();
         let mut delivered = Vec::with_capacity(picked.len());
         let mut were_ahead = 0;
         for (at, index) in picked.into_iter().enumerate() {
@@ -251,6 +283,7 @@ impl<E, U> Schedule<E, U> {
             Stage::Loading | Stage::Solo => "is being loaded",
             Stage::LayingOut => "is being laid out",
             Stage::Finishing => "is being collated",
+            Stage::Made => "waits to be sent to the device",
             Stage::Sending => "is being sent to the device",
             Stage::Ready | Stage::Given => "is ready",
         }

@@ -63,7 +63,9 @@ pub(super) enum Stage {
     Solo,
     /// It is made, and is to be copied into a slab.
     Moving,
-    /// It was ready, and is being sent to its device; or it was sent, and the device decodes it.
+    /// It is on the host, and goes to a device.
+    Made,
+    /// It is being sent to its device; or it was sent, and the device decodes it.
     Sending,
     /// It, or its error, can be delivered.
     Ready,
@@ -125,6 +127,29 @@ impl<U> TaskEntry<U> {
             is_away: false,
             payload: Some(payload),
         }
+    }
+
+    /// The place of one that was given out before its turn.
+    pub(super) fn given() -> TaskEntry<U> {
+        TaskEntry {
+            rows: 0,
+            claimed: 0,
+            busy: 0,
+            parked: 0,
+            filled: 0,
+            slab: SlabState::Unknown,
+            bytes: 0,
+            needs_slabs: 0,
+            stage: Stage::Given,
+            has_failed: false,
+            is_away: true,
+            payload: None,
+        }
+    }
+
+    /// Whether it is known what became of it, and the next step is the consumer's, or to send it.
+    pub(super) fn is_settled(&self) -> bool {
+        matches!(self.stage, Stage::Made | Stage::Ready)
     }
 
     /// Whether there are rows to claim. While the slab is missing no more samples are loaded, as they would only be parked.
@@ -219,7 +244,10 @@ impl<U> TaskEntry<U> {
 
     /// How many slabs of the ring must be left for it.
     pub(super) fn reserve(&self) -> usize {
-        let is_done = matches!(self.stage, Stage::Sending | Stage::Ready | Stage::Given);
+        let is_done = matches!(
+            self.stage,
+            Stage::Made | Stage::Sending | Stage::Ready | Stage::Given
+        );
         match self.slab {
             _ if self.has_failed || is_done => 0,
             // If there is none for the run, each of its tasks needs one.

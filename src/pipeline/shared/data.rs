@@ -3,7 +3,6 @@
 
 use std::collections::VecDeque;
 
-use super::decoding::Decoding;
 use crate::device::{BytePermit, SlabQuota};
 use crate::error::Result;
 use crate::meter::Meter;
@@ -35,9 +34,6 @@ pub(crate) enum Made<B> {
     Here(B),
     /// It was sent to its device, and is in the queue.
     Sent,
-    /// It was sent, and some of its rows are being decoded. `None`: a thread has sent it, the decoder's thread makes it ready, and this
-    /// value is not used.
-    Decoding(Option<Arc<Decoding>>),
 }
 
 /// What the shared state holds of one open task.
@@ -70,35 +66,6 @@ pub(crate) struct Delivered<B> {
     pub(crate) outcome: Result<Made<B>>,
     pub(crate) changes: Option<Box<Changes>>,
     pub(crate) own: Option<Box<OwnItems<B>>>,
-    /// What is in flight until it was sent.
-    pub(crate) permits: BytePermits,
-}
-
-impl<B> Delivered<B> {
-    /// Whether it is to be sent.
-    pub(crate) fn is_here(&self) -> bool {
-        matches!(self.outcome, Ok(Made::Here(_)))
-    }
-
-    /// Takes what is to be sent.
-    pub(crate) fn take_here(&mut self) -> Option<B> {
-        match std::mem::replace(&mut self.outcome, Ok(Made::Sent)) {
-            Ok(Made::Here(made)) => Some(made),
-            outcome => {
-                self.outcome = outcome;
-                None
-            }
-        }
-    }
-
-    /// It was to be sent. `false`: it is still here.
-    pub(crate) fn comes_back(&mut self, outcome: Result<Made<B>>) -> bool {
-        self.outcome = outcome;
-        if !self.is_here() {
-            self.permits.end();
-        }
-        !self.is_here()
-    }
 }
 
 /// Tasks that the consumer took in advance.
@@ -152,23 +119,29 @@ impl<B> TaskData<B> {
         self.is_unpinned || self.context.quota.is_none()
     }
 
-    /// `ends`: its slabs are in flight no more.
+    /// `ends`: its slabs are in flight no more. (Those of a batch that was sent are so when they are home.)
     pub(crate) fn deliver(self, task: TaskId, ends: bool) -> Option<Delivered<B>> {
-        if ends {
+        let has_failed = matches!(self.outcome, Some(Err(_)));
+        if ends || has_failed && self.is_pageable() {
             self.permits.end();
         }
-        let permits = match self.is_pageable() {
-            true => self.permits,
-            false => BytePermits::default(),
-        };
         Some(Delivered {
             context: self.context,
             task,
             outcome: self.outcome?,
             changes: self.changes,
             own: self.own,
-            permits,
         })
+    }
+
+    /// What the consumer took in advance, and puts back.
+    pub(crate) fn put_back(delivered: Delivered<B>) -> TaskData<B> {
+        TaskData {
+            outcome: Some(delivered.outcome),
+            changes: delivered.changes,
+            own: delivered.own,
+            ..TaskData::new(delivered.context, None)
+        }
     }
 }
 

@@ -1,7 +1,6 @@
 //! What all threads of a loader share, under one lock.
 
 pub(super) mod data;
-pub(super) mod decoding;
 pub(super) mod deferred;
 pub(super) mod lock;
 pub(super) mod report;

@@ -20,8 +20,8 @@ pub(crate) enum Then<B> {
     Finish,
     /// It failed, and no thread works on it any more: its error is delivered, or it is made again.
     Fail,
-    /// Its batch is page-locked: it is sent, or ready.
-    HandOver(B),
+    /// It is made, and is sent through this queue.
+    Send(Arc<dyn TransferQueue<B>>),
     /// Its error is ready: batches behind it do not wait for it in this queue.
     MakeWay(Arc<dyn TransferQueue<B>>),
 }
@@ -139,6 +139,17 @@ impl<B: 'static> Shared<B> {
             Some(queue) => Then::MakeWay(queue),
             None => Then::Nothing,
         }
+    }
+
+    /// A page-locked task is made: it is ready, or is to be sent.
+    pub(crate) fn hand_over(&self, context: &EpochContext, task: TaskId, made: B) -> Then<B> {
+        let mut state = self.lock();
+        let Some((session, deferred)) = state.session_of(context, task) else {
+            state.deferred.drop_later(made);
+            return Then::Nothing;
+        };
+        let queue = session.hand_over(task, made, deferred);
+        queue.map_or(Then::Nothing, Then::Send)
     }
 
     /// The task cannot have its slab. The last thread that works on it delivers the failure.

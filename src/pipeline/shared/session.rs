@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use super::data::{Delivered, EpochData, Made, TaskData};
+use super::data::{Delivered, EpochData, Made, Taken, TaskData};
 use super::deferred::Deferred;
 use crate::device::{ByteBudget, BytePermit, Reservation, SlabQuota};
 use crate::error::Result;
@@ -73,6 +73,12 @@ pub(crate) enum Job<B> {
         stream: Box<dyn Pull<B>>,
         offload: Offload,
     },
+}
+
+/// Tasks that are sent together: one, or whole batches that follow each other.
+pub(crate) struct Group<B> {
+    pub(crate) context: Arc<EpochContext>,
+    pub(crate) tasks: Each<B>,
 }
 
 /// A run of page-locked tasks.
@@ -305,16 +311,13 @@ impl<B: 'static> Session<B> {
         next
     }
 
-    /// As [`deliver`](Session::deliver), for tasks in any order. Of an epoch that goes to a device, what was sent, or failed, comes first.
+    /// As [`deliver`](Session::deliver), for tasks in any order.
     fn deliver_any(
         &mut self,
         taken: &mut VecDeque<Delivered<B>>,
         ends: bool,
     ) -> Option<Delivered<B>> {
-        let is_sent_ahead = self.is_sent_ahead();
-        let prefers =
-            |data: &TaskData<B>| !is_sent_ahead || !matches!(data.outcome, Some(Ok(Made::Here(_))));
-        let slots = self.schedule.deliver_any(prefers).into_iter();
+        let slots = self.schedule.deliver_any().into_iter();
         let mut delivered = slots.filter_map(|(task, data)| data.deliver(task, ends));
         let next = delivered.next();
         taken.extend(delivered);
@@ -337,65 +340,105 @@ impl<B: 'static> Session<B> {
         epoch_entry.is_some_and(|epoch_entry| self.queue(epoch_entry).is_some())
     }
 
-    /// Takes the entry's first task that is ready and not sent, and may be, to send it. `pageable`: even if it is not page-locked. And
-    /// those that follow it, if they are page-locked, and may be sent together.
-    pub(crate) fn take_to_send(
+    /// Takes what a thread sends next of an epoch, if anything may be sent: its first task that is made, and those that follow it, if they
+    /// may go together. `pageable`: even if the first is not page-locked.
+    pub(crate) fn take_made(
         &mut self,
         epoch_entry: u64,
         window: SendWindow,
         pageable: bool,
-    ) -> Option<(Arc<EpochContext>, Each<B>)> {
-        let is_here = |&(task, data): &(TaskId, &TaskData<B>)| {
+    ) -> Option<Group<B>> {
+        let may_go = |&(task, data): &(TaskId, &TaskData<B>)| {
             data.context.epoch_entry == epoch_entry
                 && (pageable || !data.is_pageable())
-                && matches!(data.outcome, Some(Ok(Made::Here(_))))
                 && data.context.batch(task) < window.allowed
         };
-        let (context, first, count) = {
-            let mut ready = self.schedule.ready_tasks().filter(is_here);
-            let (first, data) = ready.next()?;
-            let context = Arc::clone(&data.context);
-            let goes_too = |((task, data), next): &((TaskId, &TaskData<B>), u64)| {
-                task.0 == *next && !data.is_unpinned && !context.is_sent_alone(*task)
-            };
-            let others = match context.is_sent_alone(first) {
-                true => 0,
-                false => window.together.saturating_sub(1),
-            };
-            let others = ready.zip(first.0 + 1..).take(others);
-            let count = 1 + others.take_while(goes_too).count();
-            if !window.lets(context.batch(first), count) {
-                return None;
-            }
-            (context, first, count as u64)
+        let (first, data) = self.schedule.made_tasks().find(may_go)?;
+        let batch = data.context.batch(first);
+        let count = self.goes_with(first, window);
+        window
+            .lets(batch, count)
+            .then(|| self.take_group(first, count))
+    }
+
+    /// Takes the task that the consumer waits for, if it is made, to send it; and those that follow it, if they may go with it.
+    pub(crate) fn take_next_made(&mut self, window: SendWindow) -> Option<Group<B>> {
+        let first = self.schedule.next_to_send()?;
+        let count = self.goes_with(first, window);
+        Some(self.take_group(first, count))
+    }
+
+    /// How many tasks from this one on go together.
+    fn goes_with(&self, first: TaskId, window: SendWindow) -> usize {
+        let mut made = self
+            .schedule
+            .made_tasks()
+            .skip_while(|(task, _)| *task < first);
+        let Some((_, data)) = made.next() else {
+            return 1;
         };
-        let tasks = (first.0..first.0 + count).map(TaskId).map(|task| {
+        let context = &data.context;
+        if context.is_sent_alone(first) {
+            return 1;
+        }
+        let goes_too = |((task, data), next): &((TaskId, &TaskData<B>), u64)| {
+            task.0 == *next
+                && data.context.epoch_entry == context.epoch_entry
+                && !data.is_unpinned
+                && context.batch(*task) < window.allowed
+                && !context.is_sent_alone(*task)
+        };
+        let others = made
+            .zip(first.0 + 1..)
+            .take(window.together.saturating_sub(1));
+        1 + others.take_while(goes_too).count()
+    }
+
+    fn take_group(&mut self, first: TaskId, count: usize) -> Group<B> {
+        let context = self.context(first);
+        let tasks = (first.0..first.0 + count as u64).map(TaskId).map(|task| {
             let Some(Ok(Made::Here(made))) = self.data(task).outcome.take() else {
-                unreachable!("it is here");
+                unreachable!("a task that is made is here until it is sent");
             };
             if !planted("a unit can be taken while it is sent") {
                 self.schedule.sending(task);
             }
             (task, made)
         });
-        Some((context, tasks.collect()))
+        Group {
+            tasks: tasks.collect(),
+            context,
+        }
     }
 
-    /// Sets the queue of an epoch. Returns the tasks that failed already, with their batches.
+    /// Sets the queue of an epoch: what is made of it is to be sent, also what the consumer took in advance. Returns the tasks that failed
+    /// already, with their batches.
     pub(crate) fn set_queue(
         &mut self,
         epoch_entry: u64,
         queue: Arc<dyn TransferQueue<B>>,
+        taken: &mut Taken<B>,
     ) -> Vec<(u64, TaskId)> {
-        if let Some(data) = self.schedule.epoch(epoch_entry) {
-            data.queue = Some(queue);
-        }
-        let has_failed = |&(_, data): &(TaskId, &TaskData<B>)| {
-            data.context.epoch_entry == epoch_entry && matches!(data.outcome, Some(Err(_)))
+        let Some(data) = self.schedule.epoch(epoch_entry) else {
+            return Vec::new();
         };
-        let failed = self.schedule.ready_tasks().filter(has_failed);
-        let batches = failed.map(|(task, data)| (data.context.batch(task), task));
-        batches.collect()
+        data.queue = Some(queue);
+        while let Some(next) = taken.pop_back() {
+            self.schedule.put_back(next.task, TaskData::put_back(next));
+        }
+        let own = |&(_, data): &(TaskId, &TaskData<B>)| data.context.epoch_entry == epoch_entry;
+        let ready = self.schedule.ready_tasks().filter(own);
+        let (failed, made): (Vec<_>, Vec<_>) = ready
+            .map(|(task, data)| (data.context.batch(task), task, &data.outcome))
+            .partition(|(.., outcome)| matches!(outcome, Some(Err(_))));
+        let failed = failed
+            .into_iter()
+            .map(|(batch, task, _)| (batch, task))
+            .collect();
+        let made: Vec<TaskId> = made.into_iter().map(|(_, task, _)| task).collect();
+        made.into_iter()
+            .for_each(|task| self.schedule.to_send(task));
+        failed
     }
 
     /// The queue of an epoch, if it goes to a device.
@@ -403,9 +446,28 @@ impl<B: 'static> Session<B> {
         self.schedule.epoch(epoch_entry)?.queue.clone()
     }
 
+    /// The queue of the epoch after this one, if it goes to a device.
+    pub(crate) fn queue_after(
+        &mut self,
+        epoch_entry: u64,
+    ) -> Option<(u64, Arc<dyn TransferQueue<B>>)> {
+        let following = self.schedule.id_after(epoch_entry)?;
+        Some((following, self.queue(following)?))
+    }
+
+    /// Whether a task goes to a device.
+    fn is_for_device(&mut self, task: TaskId) -> bool {
+        let epoch_entry = self.data(task).context.epoch_entry;
+        let epoch = self.schedule.epoch(epoch_entry);
+        epoch.is_some_and(|epoch| epoch.queue.is_some())
+    }
+
     /// Reports a task that was made from end to end, or its error.
     pub(crate) fn made(&mut self, task: TaskId, alone: MadeAlone<B>) {
         self.schedule.made(task, alone.elapsed_ns());
+        if alone.made.is_ok() && self.is_for_device(task) {
+            self.schedule.to_send(task);
+        }
         let data = self.data(task);
         data.outcome = Some(alone.made.map(Made::Here));
         if !alone.changes.is_empty() {
@@ -444,14 +506,36 @@ impl<B: 'static> Session<B> {
         }
     }
 
-    /// Makes a task or its error ready, and wakes the consumer if it waits for that. The first outcome counts.
+    /// Makes a task or its error ready, or, if it goes to a device, to be sent; and wakes the consumer if it waits for that.
     pub(crate) fn publish(
         &mut self,
         task: TaskId,
         outcome: Result<Made<B>>,
         deferred: &mut Deferred<B>,
     ) {
-        if self.schedule.is_ready(task) {
+        self.settle(task, outcome, deferred);
+        self.tell_consumer(task);
+    }
+
+    /// The same, but if the task is to be sent, the caller sends it: only if it cannot, the consumer hears of it. Returns the queue then.
+    pub(crate) fn hand_over(
+        &mut self,
+        task: TaskId,
+        made: B,
+        deferred: &mut Deferred<B>,
+    ) -> Option<Arc<dyn TransferQueue<B>>> {
+        self.settle(task, Ok(Made::Here(made)), deferred);
+        let epoch_entry = self.data(task).context.epoch_entry;
+        let queue = self.queue(epoch_entry);
+        if queue.is_none() {
+            self.tell_consumer(task);
+        }
+        queue
+    }
+
+    /// The first outcome counts.
+    fn settle(&mut self, task: TaskId, outcome: Result<Made<B>>, deferred: &mut Deferred<B>) {
+        if self.schedule.is_settled(task) {
             return deferred.drop_later(outcome);
         }
         let (is_sent, is_failed) = (matches!(outcome, Ok(Made::Sent)), outcome.is_err());
@@ -470,9 +554,12 @@ impl<B: 'static> Session<B> {
         }
         // (A task that failed gave its reserve up when it failed, without telling the pin thread.)
         let was_reserved = self.schedule.reserve_of(task) > 0 || is_failed;
-        match is_sent {
-            true => self.schedule.sent(task),
-            false => self.schedule.ready(task),
+        if is_sent {
+            self.schedule.sent(task);
+        } else if !is_failed && self.is_for_device(task) {
+            self.schedule.to_send(task);
+        } else {
+            self.schedule.ready(task);
         }
         // It is out of the window, so other tasks can be opened.
         deferred.wake_workers |= is_sent && !planted("a unit that was sent wakes no worker");
@@ -480,7 +567,14 @@ impl<B: 'static> Session<B> {
         if was_reserved && !planted("a reserve is given up in silence") {
             self.tell_if_waiting(deferred);
         }
-        self.tell_consumer(task);
+    }
+
+    /// Tells the consumer if it is blocked, and must send the next task itself.
+    pub(crate) fn tell_if_to_send(&self) {
+        let is_left = self.schedule.is_blocked() && self.schedule.next_to_send().is_some();
+        if is_left && !planted("what cannot be sent is left in silence") {
+            self.task_ready.notify_one();
+        }
     }
 
     /// Tells the pin thread to look again, if a task waits for its slab.

@@ -16,10 +16,19 @@ use crate::sync::{Instant, planted};
 /// What the consumer finds when it asks for the next task.
 enum Polled<B> {
     Ready(Delivered<B>),
+    /// It is made, and goes to a device.
+    ToSend,
     NotYet,
     /// It is not known yet what the epoch's batches are for.
     Unplanned,
     Over,
+}
+
+/// What the consumer gets when it asks for the next task.
+pub(crate) enum NextTask<B> {
+    Delivered(Delivered<B>),
+    /// It is made, and was not sent ahead. The consumer sends it, and asks again.
+    ToSend,
 }
 
 /// How the consumer asks for a task.
@@ -50,7 +59,7 @@ impl<B: Batch> Pipeline<B> {
         taken: &mut Taken<B>,
         asking: Asking,
         waiting: &mut Waiting,
-    ) -> Poll<Option<Delivered<B>>> {
+    ) -> Poll<Option<NextTask<B>>> {
         if let Some(next) = taken.pop_front() {
             // (At least: others may be ready behind those that were taken in advance.)
             waiting.ready.get_or_insert(1 + taken.len() as u64);
@@ -59,7 +68,7 @@ impl<B: Batch> Pipeline<B> {
             {
                 self.come_to_last(handle, asking.quietly);
             }
-            return Poll::Ready(Some(next));
+            return Poll::Ready(Some(NextTask::Delivered(next)));
         }
         let next = match self.options().workers {
             0 => self.load_next(handle, taken, asking.patience),
@@ -113,6 +122,7 @@ impl<B: Batch> Pipeline<B> {
         }
         match session.deliver(taken, deferred) {
             Some(delivered) => Polled::Ready(delivered),
+            None if session.schedule.next_to_send().is_some() => Polled::ToSend,
             None => Polled::NotYet,
         }
     }
@@ -123,7 +133,7 @@ impl<B: Batch> Pipeline<B> {
         taken: &mut Taken<B>,
         asking: Asking,
         waiting: &mut Waiting,
-    ) -> Poll<Option<Delivered<B>>> {
+    ) -> Poll<Option<NextTask<B>>> {
         let options = self.options();
         let mut state = self.lock();
         let (mut has_told, mut retries) = (false, true);
@@ -140,8 +150,9 @@ impl<B: Batch> Pipeline<B> {
                         sessions.watch(handle);
                     }
                     deferred.wake_workers = !asking.quietly && !planted("room wakes nobody");
-                    return Poll::Ready(Some(delivered));
+                    return Poll::Ready(Some(NextTask::Delivered(delivered)));
                 }
+                Polled::ToSend => return Poll::Ready(Some(NextTask::ToSend)),
                 Polled::Over => {
                     // What was taken last is no longer ahead, so there is room for the next epoch.
                     deferred.wake_workers = true;
@@ -222,14 +233,17 @@ impl<B: Batch> Pipeline<B> {
         handle: &EpochHandle,
         taken: &mut Taken<B>,
         patience: Patience,
-    ) -> Poll<Option<Delivered<B>>> {
+    ) -> Poll<Option<NextTask<B>>> {
         let mut held_off = None;
         let status = WorkerStatus::of_caller(self.began);
         let mut state = self.lock();
         loop {
             let (sessions, deferred) = state.split();
             match Self::poll(sessions, deferred, handle, taken) {
-                Polled::Ready(delivered) => return Poll::Ready(Some(delivered)),
+                Polled::Ready(delivered) => {
+                    return Poll::Ready(Some(NextTask::Delivered(delivered)));
+                }
+                Polled::ToSend => return Poll::Ready(Some(NextTask::ToSend)),
                 Polled::Over => return Poll::Ready(None),
                 Polled::Unplanned => {
                     drop(state);
@@ -255,9 +269,19 @@ impl<B: Batch> Pipeline<B> {
                 None => session.first_waiting(),
             };
             if job.is_none() && waiting.is_none() && session.schedule.is_one_being_sent() {
-                let Some(end) = patience.end(Instant::now()) else {
+                let now = Instant::now();
+                let awaited = session.awaits_decoder(self.options().timeout);
+                let decoded_by = awaited.as_ref().map(|awaited| awaited.due);
+                if let Some(awaited) = awaited.filter(|awaited| awaited.due <= now) {
+                    drop(state);
+                    self.give_up_decoding(awaited);
+                    state = self.lock();
+                    continue;
+                }
+                let Some(end) = patience.end(now) else {
                     return Poll::Pending;
                 };
+                let end = [end, decoded_by].into_iter().flatten().min();
                 state.wait_until(&handle.task_ready, end); // its decoder makes it ready
                 state.check();
                 continue;

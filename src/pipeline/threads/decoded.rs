@@ -1,7 +1,6 @@
 //! Decoding: tasks that were sent, and some of whose rows the device's decoder makes.
 //!
-//! A task that a thread of the loader sends is not ready before its rows are made: the decoder's thread publishes it then. What the
-//! consumer sends itself, it has taken already: it waits for that when it comes to it.
+//! A task that was sent is not ready before its rows are made: the decoder's thread publishes it then.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
@@ -9,27 +8,14 @@ use std::time::Duration;
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::device::{Device, NotDecoded, Undecoded};
-use crate::error::drop_each;
 use crate::error::{Error, Stage, TimedOut, panic_message};
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::TaskId;
-use crate::pipeline::shared::data::{Delivered, Made, Taken};
-use crate::pipeline::shared::decoding::{Decoding, begun};
+use crate::pipeline::shared::data::Made;
 use crate::pipeline::shared::session::Session;
 use crate::pipeline::shared::state::Requeued;
-use crate::pipeline::traits::{Changes, OwnItems, Patience, TransferQueue};
-use crate::pipeline::transfer::queue::DeviceQueue;
-use crate::pipeline::worker_status::WorkerStatus;
+use crate::pipeline::traits::{Changes, OwnItems, TransferQueue};
 use crate::sync::{Arc, Instant, Weak};
-
-/// Which thread sends a task, and is to know when its rows are made.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sender {
-    /// A thread of the loader: the shared state is told.
-    Thread,
-    /// The consumer, which took it.
-    Consumer,
-}
 
 /// A task at a device's decoder, whose pictures are to be decoded by an instant.
 pub(crate) struct Awaited<B> {
@@ -60,6 +46,12 @@ impl<B: Batch> Session<B> {
             since,
         })
     }
+}
+
+/// Since when a device has been at what was handed to its decoder at this instant. Time that it spent on earlier work does not count.
+fn begun(device: &Device, handed_over: Instant) -> Instant {
+    let moved = device.inner.decoder_moved();
+    moved.map_or(handed_over, |moved| moved.max(handed_over))
 }
 
 /// The error of a task whose device takes too long to decode its pictures.
@@ -101,43 +93,32 @@ fn uncount<B>(
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Has the rows decoded of a task that was sent. Returns what is left for its sender: a thread of the loader has nothing more to do.
+    /// Has the rows decoded of a task that was sent. It is ready then.
     pub(crate) fn decode(
         &self,
         queue: &dyn TransferQueue<B>,
-        (context, task): (&EpochContext, TaskId),
+        context: &EpochContext,
+        task: TaskId,
         undecoded: Undecoded,
-        sender: Sender,
-    ) -> Made<B> {
-        match sender {
-            Sender::Consumer => {
-                let decoding = Arc::new(Decoding::new());
-                let told = Arc::clone(&decoding);
-                queue.decode(undecoded, Box::new(move |outcome| told.ends(outcome)));
-                Made::Decoding(Some(decoding))
-            }
-            Sender::Thread => {
-                let context = {
-                    let mut state = self.lock();
-                    state.session_of(context, task).map(|(session, deferred)| {
-                        session.schedule.decoding(task);
-                        session.data(task).decoding_since = Some(Instant::now());
-                        deferred.wake_workers = true; // it is out of the window
-                        session.context(task)
-                    })
-                };
-                // (If it is gone, it is not wanted.)
-                if let Some(context) = context {
-                    let pipeline = Weak::clone(&self.me);
-                    let tell = move |outcome| {
-                        if let Some(pipeline) = pipeline.upgrade() {
-                            pipeline.is_decoded(&context, task, outcome);
-                        }
-                    };
-                    queue.decode(undecoded, Box::new(tell));
+    ) {
+        let context = {
+            let mut state = self.lock();
+            state.session_of(context, task).map(|(session, deferred)| {
+                session.schedule.decoding(task);
+                session.data(task).decoding_since = Some(Instant::now());
+                deferred.wake_workers = true; // it is out of the window
+                session.context(task)
+            })
+        };
+        // (If it is gone, it is not wanted.)
+        if let Some(context) = context {
+            let pipeline = Weak::clone(&self.me);
+            let tell = move |outcome| {
+                if let Some(pipeline) = pipeline.upgrade() {
+                    pipeline.is_decoded(&context, task, outcome);
                 }
-                Made::Decoding(None)
-            }
+            };
+            queue.decode(undecoded, Box::new(tell));
         }
     }
 
@@ -154,53 +135,6 @@ impl<B: Batch> Pipeline<B> {
         if let Err(payload) = catch_unwind(AssertUnwindSafe(publish)) {
             self.lock().breaks(panic_message(payload));
         }
-    }
-
-    /// Waits until the rows of a task are made that the consumer has sent; `false` if that is not known when patience ends. If a picture of
-    /// it cannot be decoded, it is made again, without the device, and sent.
-    pub(crate) fn wait_for_decoder(
-        &self,
-        next: &mut Delivered<B>,
-        taken: &mut Taken<B>,
-        queue: &DeviceQueue<B>,
-        patience: Patience,
-    ) -> bool {
-        let Ok(Made::Decoding(Some(decoding))) = &next.outcome else {
-            return true;
-        };
-        let device = queue.device();
-        let decoded = match decoding.wait(device, self.options().timeout, patience) {
-            Ok(Some(decoded)) => decoded,
-            Ok(None) => return false,
-            Err(elapsed) => {
-                device.inner.decoder_is_late();
-                next.outcome = Err(not_in_time(&next.context, next.task, device, elapsed));
-                return true;
-            }
-        };
-        let (context, task) = (Arc::clone(&next.context), next.task);
-        let own = next.own.as_deref();
-        next.outcome = match decoded {
-            Ok(()) => Ok(Made::Sent),
-            Err(why) if why.is_of_picture() && can_make_again(&context, own) => {
-                uncount(&context, task, own, next.changes.as_deref());
-                queue.take_back(&context, task);
-                let changes = next.changes.take().map(|changes| *changes);
-                let own = own.map(OwnItems::again);
-                let status = WorkerStatus::of_caller(self.began);
-                let (slices, changes) = (
-                    self.memory.pageable_slices(&context),
-                    changes.unwrap_or_default(),
-                );
-                let again = self.make(&context, task, own.as_ref(), &slices, changes, &status);
-                drop_each([own]); // its items are the user's
-                next.changes = Some(Box::new(again.changes));
-                let send = |made| self.send_next(&context, (task, made), taken, queue);
-                again.made.and_then(send)
-            }
-            Err(why) => Err(self.not_decoded(&context, task, why)),
-        };
-        true
     }
 
     /// A task that the consumer waits for, or another of its session, is at a decoder that hangs: it fails. What the decoder has of it

@@ -8,6 +8,7 @@ pub(super) mod pin;
 pub(super) mod pipeline;
 pub(super) mod pull;
 pub(super) mod run;
+pub(super) mod sending;
 pub(super) mod session;
 pub(super) mod start;
 pub(super) mod steps;

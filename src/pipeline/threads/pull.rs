@@ -16,7 +16,7 @@ use crate::error::drop_each;
 use crate::error::{Error, panic_message};
 use crate::iterable::{Watcher, watched};
 use crate::meter::Activity;
-use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::epoch::{EpochContext, EpochKey};
 use crate::pipeline::schedule::TaskId;
 use crate::pipeline::traits::{Pull, Pulled, TransferQueue};
 use crate::pipeline::worker_status::{Doing, WorkerStatus};
@@ -147,14 +147,15 @@ impl<B: Batch> Pipeline<B> {
         let following = {
             let mut state = self.lock();
             let session = state.session(context.session);
-            session.and_then(|(session, _)| {
-                let epoch_entry = session.schedule.id_after(context.epoch_entry)?;
-                session.queue(epoch_entry)
-            })
+            session.and_then(|(session, _)| session.queue_after(context.epoch_entry))
         };
-        if let Some(following) = following {
-            following.allow_first(beyond);
-            self.send_following(context);
+        if let Some((epoch_entry, queue)) = following {
+            queue.allow_first(beyond);
+            let following = EpochKey {
+                epoch_entry,
+                ..context.key()
+            };
+            self.send_made(following, &*queue, false);
         }
     }
 }

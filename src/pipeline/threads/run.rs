@@ -72,7 +72,7 @@ impl<B: Batch> Pipeline<B> {
                         if context.plan().solo.is_some_and(|solo| solo.grows) {
                             queue.note_runs();
                         }
-                        self.send_behind(context, &*queue);
+                        self.send_made(context.key(), &*queue, false);
                     }
                 }
             }

@@ -17,7 +17,7 @@ use crate::pipeline::plan::lister::Batching;
 use crate::pipeline::plan::options::DeviceShard;
 use crate::pipeline::plan::partition::{Partition, Start};
 use crate::pipeline::schedule::TaskId;
-use crate::pipeline::shared::data::EpochData;
+use crate::pipeline::shared::data::{EpochData, Taken};
 use crate::pipeline::traits::{Beginning, EpochHandle, Pull, Reached, StreamStart, TransferQueue};
 use crate::pipeline::transfer::queue::DeviceQueue;
 use crate::sync::{Arc, Condvar, Mutex, planted};
@@ -247,12 +247,14 @@ impl<B: Batch> Pipeline<B> {
         self.decide(handle, Destination::Host);
     }
 
-    /// The batches that are not open yet go to a device, `depth` ahead. Returns the queue that they go through.
+    /// The batches go to a device, `depth` ahead: those that are not open yet as their destination wants it, and also what is made, or was
+    /// `taken` in advance. Returns the queue that they go through.
     pub(crate) fn send_to(
         &self,
         handle: &EpochHandle,
         target: &Target,
         depth: usize,
+        taken: &mut Taken<B>,
     ) -> Arc<DeviceQueue<B>> {
         let options = &self.options[handle.share.device];
         let (given, is_dense) = (handle.progress.given(), self.factory.hints().is_dense);
@@ -265,7 +267,7 @@ impl<B: Batch> Pipeline<B> {
             let session = state.session(handle.session).map(|(session, _)| session);
             let sends = Arc::clone(&queue) as Arc<dyn TransferQueue<B>>;
             session.map(|session| {
-                let failed = session.set_queue(handle.epoch_entry, sends);
+                let failed = session.set_queue(handle.epoch_entry, sends, taken);
                 (failed, session.schedule.tasks_of(handle.epoch_entry))
             })
         }

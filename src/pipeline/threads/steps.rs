@@ -133,11 +133,11 @@ impl<B: Batch> Pipeline<B> {
             Then::LayOut => self.lay_out(status, context, task),
             Then::Finish => self.finish(status, context, task),
             Then::Fail => self.publish_failure(status, context, task),
-            Then::HandOver(made) => self.hand_over(context, task, made),
+            Then::Send(queue) => self.send_made(context.key(), &*queue, false),
             Then::MakeWay(queue) => {
                 if !planted("a batch that failed stays in the way") {
                     queue.give_up(context.batch(task), task);
-                    self.send_behind(context, &*queue);
+                    self.send_made(context.key(), &*queue, false);
                 }
             }
         }
@@ -242,7 +242,8 @@ impl<B: Batch> Pipeline<B> {
             return self.publish(context, task, Ok(Made::Here(made)));
         }
         if is_in_parts {
-            return self.hand_over(context, task, made);
+            let then = self.shared.hand_over(context, task, made);
+            return self.follow_alone(context, task, then);
         }
         self.store(context, task, made);
     }

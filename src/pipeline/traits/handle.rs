@@ -2,6 +2,7 @@
 
 use super::Reached;
 use crate::meter::Meter;
+use crate::pipeline::epoch::EpochKey;
 use crate::pipeline::lookahead::Announcer;
 use crate::pipeline::plan::delivered::Progress;
 use crate::pipeline::plan::options::DeviceShard;
@@ -57,6 +58,13 @@ impl Beginning {
 }
 
 impl EpochHandle {
+    pub(crate) fn key(&self) -> EpochKey {
+        EpochKey {
+            session: self.session,
+            epoch_entry: self.epoch_entry,
+        }
+    }
+
     /// The handle of an epoch that cannot be loaded: it has no session.
     pub(crate) fn without_session(
         start: Start,
