@@ -351,7 +351,8 @@ impl<B: 'static> Session<B> {
         let may_go = |&(task, data): &(TaskId, &TaskData<B>)| {
             data.context.epoch_entry == epoch_entry
                 && (pageable || !data.is_pageable())
-                && data.context.batch(task) < window.allowed
+                && (data.context.batch(task) < window.allowed
+                    || planted("batches are sent beyond depth"))
         };
         let (first, data) = self.schedule.made_tasks().find(may_go)?;
         let batch = data.context.batch(first);
