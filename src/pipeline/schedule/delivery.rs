@@ -88,13 +88,15 @@ impl<E, U> Schedule<E, U> {
         tasks.filter_map(|(task, entry)| Some((task, entry.payload.as_ref()?)))
     }
 
-    /// The task that the consumer cannot take before it is sent: the next one; in any order, the first of its epoch, if none is ready.
+    /// The task that the consumer cannot take before it is sent: the next one; in any order, the first of its epoch, if none is ready and
+    /// none on its way.
     pub(crate) fn next_to_send(&self) -> Option<TaskId> {
         let own = (self.consumers_end().0 - self.tasks.first.0) as usize;
         let mut open = self.tasks.open.iter().take(own);
+        let comes = |entry: &TaskEntry<U>| matches!(entry.stage, Stage::Ready | Stage::Sending);
         let index = match self.mode.any_order {
             false => (open.next()?.stage == Stage::Made).then_some(0)?,
-            true if open.clone().any(|entry| entry.stage == Stage::Ready) => return None,
+            true if open.clone().any(comes) => return None,
             true => open.position(|entry| entry.stage == Stage::Made)?,
         };
         Some(TaskId(self.tasks.first.0 + index as u64))
