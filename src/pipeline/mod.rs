@@ -1,5 +1,5 @@
 //! The pipeline: workers load and collate tasks ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
-//! order. `README.md` in this folder explains the protocol.
+//! order. `README.md` in this folder says which README explains what.
 
 mod build;
 mod epoch;

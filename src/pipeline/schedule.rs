@@ -1,7 +1,7 @@
 //! The schedule of a session: which task is opened, claimed, granted a slab, finished and delivered, and when.
 //!
 //! It is a plain state machine, without threads, clocks or devices. The threads that work on a session ask it, under the shared lock, what
-//! to do next, and report what was done. `README.md` has the states of a task as a table.
+//! to do next, and report what was done. `schedule/README.md` has the states of a task as a table.
 //!
 //! A *session* is what one consumer iterates: epochs that follow each other, as [entries](EpochEntry) of one sequence of tasks. So the
 //! boundary of two epochs changes neither the window, nor the order in which slabs are granted and tasks delivered.
