@@ -18,7 +18,7 @@ mod window;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-pub(crate) use self::entry::{Claimed, Loaded, Next};
+pub(crate) use self::entry::{Claimed, Loaded, Next, TaskId};
 use self::entry::{SlabState, Stage, TaskEntry};
 use self::epoch_entry::EpochEntry;
 pub(crate) use self::epoch_entry::{EpochTasks, Removed};
@@ -30,10 +30,6 @@ use self::window::{Opens, Window};
 use super::plan::delivered::MOST_BEHIND;
 use super::plan::epoch_plan::EpochPlan;
 use crate::sync::planted;
-
-/// The number of a task within its session. Numbers run through all epochs and are never reused, so a late report finds nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TaskId(pub(crate) u64);
 
 /// The epochs of a session, and its open tasks. Both have payloads, of which the schedule knows nothing.
 #[derive(Debug)]

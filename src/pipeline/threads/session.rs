@@ -15,7 +15,7 @@ use crate::pipeline::plan::delivered::Progress;
 use crate::pipeline::plan::epoch_plan::{Destination, EpochPlan, destination_matters, plan};
 use crate::pipeline::plan::lister::Batching;
 use crate::pipeline::plan::partition::{Partition, Start};
-use crate::pipeline::plan::options::DeviceShard;
+use crate::pipeline::plan::shard::DeviceShard;
 use crate::pipeline::schedule::TaskId;
 use crate::pipeline::shared::data::EpochData;
 use crate::pipeline::traits::{Beginning, EpochHandle, Pull, Reached, StreamStart, TransferQueue};
