@@ -37,7 +37,7 @@ use crate::tensor::Shape;
 ///
 /// # Errors
 ///
-/// A batch is [`Error::Buffers`] if one of its tensors is larger than that, or if the batch that lies in its
+/// A batch is [`Error::Buffers`](crate::Error::Buffers) if one of its tensors is larger than that, or if the batch that lies in its
 /// buffer is still held: drop each batch before you ask for the next.
 ///
 /// # Examples
@@ -169,7 +169,7 @@ impl DeviceBuffers {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidOption`] if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
     pub fn new(device: &Device, count: usize) -> Result<DeviceBuffers> {
         let set = BufferSet::new(device, count)?;
         Ok(DeviceBuffers { set: Arc::new(set) })

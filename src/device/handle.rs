@@ -81,7 +81,7 @@ impl Device {
     /// [`NoDriver`](crate::Error::NoDriver), [`DriverTooOld`](crate::Error::DriverTooOld) (CUDA 12.0 is the oldest
     /// supported), [`StubDriver`](crate::Error::StubDriver), [`NoDevice`](crate::Error::NoDevice), or
     /// [`FeatureMissing`](crate::Error::FeatureMissing) without the feature `cuda`. It never falls back to the CPU. (A
-    /// device of a compute capability below 7.0 opens, but [`DeviceTensor::normalize`] and the other kernels of this
+    /// device of a compute capability below 7.0 opens, but [`DeviceTensor::normalize`](crate::DeviceTensor::normalize) and the other kernels of this
     /// crate are errors there.)
     pub fn cuda(ordinal: usize) -> Result<Device> {
         #[cfg(feature = "cuda")]
@@ -118,7 +118,7 @@ impl Device {
         self.inner.driver.name()
     }
 
-    /// Whether it is the CPU: then its memory is host memory, which [`Loan::host_slice`] reads in place.
+    /// Whether it is the CPU: then its memory is host memory, which [`Loan::host_slice`](super::Loan::host_slice) reads in place.
     pub fn is_cpu(&self) -> bool {
         self.inner.driver.is_host()
     }
@@ -146,7 +146,7 @@ impl Device {
 
     /// Sets how many bytes of host memory the ring may page-lock; a quarter of the usable memory by default.
     ///
-    /// Shared by loaders (`pin_memory`), [`Tensor::pin`], downloads, and copies that are staged because their memory is
+    /// Shared by loaders (`pin_memory`), [`Tensor::pin`](crate::Tensor::pin), downloads, and copies that are staged because their memory is
     /// pageable (a hundred MB are enough for those).
     ///
     /// Slabs that are in use when the budget is lowered stay page-locked when they become idle
@@ -174,7 +174,7 @@ impl Device {
     }
 
     /// Gives page-locked memory that is not in use back to the system: idle slabs, and registered memory that the program
-    /// has let go of ([`Tensor::register`]). Returns the number of bytes.
+    /// has let go of ([`Tensor::register`](crate::Tensor::register)). Returns the number of bytes.
     ///
     /// # Synchronization
     ///
@@ -281,7 +281,7 @@ pub struct MemoryStats {
     pub pinned_idle_bytes: usize,
     /// How many bytes the ring may page-lock.
     pub pinned_budget_bytes: usize,
-    /// Bytes of registered memory whose last holder was a copy or a thread of the library ([`Tensor::register`]):
+    /// Bytes of registered memory whose last holder was a copy or a thread of the library ([`Tensor::register`](crate::Tensor::register)):
     /// [`Device::release_pinned`] gives them back.
     pub parked_bytes: usize,
     /// Slabs made. After warm-up this stays constant.
