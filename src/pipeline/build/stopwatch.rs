@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::meter::{Decoded, Meter, More, TookNs, nanoseconds_between};
+use crate::meter::{Decoded, Meter, TookNs, nanoseconds_between};
 use crate::pipeline::schedule::Claimed;
 use crate::pipeline::traits::Spent;
 use crate::sync::Instant;
@@ -61,13 +61,6 @@ impl Timed {
 /// thread, are timed.
 const LONG_SAMPLE_NS: u64 = 25_000;
 const LONG_BATCH_NS: u64 = 400_000;
-
-impl Spent {
-    /// For the timeline.
-    pub(crate) fn more(self) -> More {
-        More::Spent([self.loading_ns, self.decoding_ns, self.collating_ns])
-    }
-}
 
 /// Runs from `start` to one of its ends.
 pub(crate) struct Stopwatch {

@@ -3,7 +3,7 @@
 //! A plan says how many tasks may be open. Where they take microseconds, and the program did not say `prefetch`, more of them may, so that
 //! a worker makes several in a run, and the consumer takes several at once. All of that follows from the plan and the pace, here.
 
-use super::TaskId;
+use super::entry::TaskId;
 use super::pace::Pace;
 use crate::device::Pieces;
 use crate::pipeline::plan::epoch_plan::{EpochPlan, Solo};

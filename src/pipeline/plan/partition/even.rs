@@ -1,6 +1,6 @@
 //! Even batches: an order that is dealt out to ranks, cut into batches of one size, and these into parts. All of it is arithmetic.
 
-use super::{LastBatch, Place, Sharding};
+use super::place::Place;
 
 /// The batches of one size that an epoch has.
 ///
@@ -240,6 +240,83 @@ impl Even {
             samples: self.samples,
         }
     }
+}
+
+/// What becomes of an epoch's last global batch if there are not enough samples to fill it.
+///
+/// Whatever it is, all ranks have equally many batches, so none waits for another in a collective operation. Where a
+/// [batch sampler](crate::sampler::BatchSampler) lists the batches, the last global batch is the last lists, if they are fewer than ranks.
+/// (With [`OnEmpty::Keep`](crate::loader::OnEmpty::Keep), each rank without a list has an empty batch.)
+///
+/// *Filler* rows repeat samples from the beginning of the epoch's order, with random numbers of their own. They are a batch's last
+/// rows: [`BatchInfo`](crate::loader::BatchInfo) tells how many rows are real, so that an evaluation counts each sample once.
+///
+/// # Examples
+///
+/// Ten samples on two ranks, three to a batch:
+///
+/// ```
+/// use pinfeed::loader::{LastBatch, World};
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let batches = |rank, last| -> pinfeed::Result<Vec<Vec<i64>>> {
+///     let loader = DataLoader::builder(from_fn(10, |index, _| Ok(index as i64)))
+///         .batch_size(3)
+///         .world(World::new(rank, 2)?)
+///         .last_batch(last)
+///         .build()?;
+///     loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect()
+/// };
+/// assert_eq!(batches(0, LastBatch::Drop)?, [[0, 1, 2]]);
+/// assert_eq!(batches(1, LastBatch::Drop)?, [[3, 4, 5]]);
+/// assert_eq!(batches(0, LastBatch::Partial)?, [&[0, 1, 2][..], &[6, 7]]);
+/// assert_eq!(batches(1, LastBatch::Partial)?, [&[3, 4, 5][..], &[8, 9]]);
+/// assert_eq!(batches(0, LastBatch::Fill)?, [[0, 1, 2], [6, 7, 8]]);
+/// assert_eq!(batches(1, LastBatch::Fill)?, [[3, 4, 5], [9, 0, 1]]); // 0 and 1 are filler
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LastBatch {
+    /// It is left out: `drop_last(true)`.
+    Drop,
+    /// It has the samples that are left, divided evenly among the ranks. (If there are fewer than ranks, each rank without a sample
+    /// gets one filler row. So does each rank without a list, where batches are listed: lists stay whole.) The default.
+    #[default]
+    Partial,
+    /// It is as large as the others: what is missing is filler. (Where batches are listed, as `Partial`.)
+    Fill,
+}
+
+/// How ranks share the samples of a global batch.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::{Sharding, World};
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let samples = from_fn(8, |index, _| Ok(index as i64));
+/// let loader = DataLoader::builder(samples)
+///     .batch_size(2)
+///     .world(World::new(1, 2)?)
+///     .sharding(Sharding::Strided { drop_last: false })
+///     .build()?;
+/// let seen: Vec<_> = loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect::<pinfeed::Result<_>>()?;
+/// assert_eq!(seen, [[1, 3], [5, 7]]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Sharding {
+    /// Each rank gets a slice: of `R` ranks, rank `r` gets the `r`-th `batch_size` samples of each `R * batch_size`. The default.
+    #[default]
+    Slices,
+    /// Of `R` ranks, rank `r` gets the samples at positions `r`, `r + R`, `r + 2 R`, ..., as with PyTorch's `DistributedSampler`.
+    /// The samples of a global batch are the same as with slices.
+    Strided {
+        /// As PyTorch's option: whether the last samples are left out if `R` does not divide their number. Otherwise there are up to
+        /// `R - 1` filler rows, one for each of the last ranks.
+        drop_last: bool,
+    },
 }
 
 #[cfg(test)]
