@@ -68,7 +68,6 @@ const UPWARDS: &[&str] = &[
     "loader/info.rs -> device_epoch", "loader/info.rs -> epoch", "loader/info.rs -> iterable_epochs",
     "loader/iterable.rs -> mod",
     "loader/iterable_epochs.rs -> iterable",
-    "pipeline/transfer/send.rs -> threads",
 ];
 
 #[test]
@@ -169,7 +168,6 @@ const METHODS: &[&str] = &[
     "pipeline/threads/decoded.rs: Session",
     "pipeline/threads/late.rs: State",
     "pipeline/threads/watchdog.rs: State",
-    "pipeline/transfer/send.rs: Pipeline",
 ];
 
 #[test]

@@ -1,7 +1,7 @@
 //! Sending what is made: the one way of it, for the threads that make tasks and for the consumer.
 //!
-//! A task that goes to a device is *Made* when it is on the host. Whoever sends takes it as *Sending*, and it is *Ready* when it is sent, or when
-//! its device has decoded what it left to it. If it cannot be sent now, it is Made again.
+//! A task that goes to a device is *Made* when it is on the host. The thread that sends it takes it (*Sending*), and it is *Ready* when it
+//! was sent, and when its device has decoded what was left to it. If it cannot be sent now, it is Made again.
 
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
@@ -18,8 +18,8 @@ use crate::sync::{Arc, planted};
 type Following<B> = (u64, Arc<dyn TransferQueue<B>>);
 
 impl<B: Batch> Pipeline<B> {
-    /// Sends what is made of an epoch, as far as it may be sent; and then of the epoch after it, whose batches may have waited for this one's
-    /// last to begin. It waits for no memory. `pageable`: what is not page-locked as well, which takes as long as its copy.
+    /// Sends what is made of an epoch, as far as it may be sent; and then of the epoch after it, whose batches may have waited for the last
+    /// of this one to begin. It waits for no memory. `pageable`: what is not page-locked as well, which takes as long as its copy.
     pub(crate) fn send_made(&self, of: EpochKey, queue: &dyn TransferQueue<B>, pageable: bool) {
         let following = self.send_made_of(of, queue, pageable);
         if let Some((epoch_entry, queue)) = following

@@ -2,3 +2,4 @@
 
 pub(super) mod queue;
 pub(super) mod send;
+mod turns;

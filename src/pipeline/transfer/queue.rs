@@ -8,6 +8,7 @@
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::turns::{Outgoing, Turn, Turns};
 use crate::batch::{Batch, Part, SentPart, Whole, begin_part, send, send_all, send_part};
 use crate::device::{Assembly, Device, Rows, Target, Undecoded, Unsent, WhenDecoded};
 use crate::error::drop_each;
@@ -26,53 +27,7 @@ pub(crate) struct DeviceQueue<B: Batch> {
     is_dense: bool,
     /// The queue of the epoch before, while it exists, and how many batches that epoch has: they get device memory first.
     before: Option<(Weak<DeviceQueue<B>>, u64)>,
-    state: Mutex<State<B>>,
-}
-
-struct State<B: Batch> {
-    /// How many batches the epoch has, if its stream has ended.
-    end: Option<u64>,
-    /// Batches from number `first` on, as far as any task of them came.
-    batches: VecDeque<Outgoing<B>>,
-    first: u64,
-    /// Batches before this one may be sent, if they are sent in order.
-    allowed: u64,
-    /// How many batches may be sent together, by the size of the last that was sent alone.
-    together: usize,
-    /// They are made in runs, so that as many more may be sent.
-    are_in_runs: bool,
-    /// How many may be on their way, if they are sent in any order; and how many are.
-    capacity: Option<u64>,
-    in_flight: u64,
-    /// Counts what may give a task its turn: parts and batches that were sent or failed, and permissions.
-    progress: u64,
-}
-
-/// A batch on its way.
-struct Outgoing<B: Batch> {
-    /// Where its parts are put together.
-    assembly: Option<Assembly>,
-    /// It has device memory.
-    has_begun: bool,
-    /// The part that came first, which the others must match.
-    like: TaskId,
-    /// The consumer waits for its memory, so workers leave that to it.
-    is_awaited: bool,
-    rows: usize,
-    /// One of its tasks was not sent, so it will never be whole.
-    has_failed: bool,
-    /// It was given out.
-    is_taken: bool,
-    /// Pictures of its parts were left to the device's decoder.
-    decodes: bool,
-    whole: Option<Whole<B>>,
-}
-
-impl<B: Batch> Outgoing<B> {
-    /// Whether the next batch may begin.
-    fn makes_way(&self) -> bool {
-        self.has_begun || self.has_failed || self.is_taken
-    }
+    state: Mutex<Turns<B>>,
 }
 
 impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
@@ -190,7 +145,7 @@ impl<B: Batch> DeviceQueue<B> {
         is_dense: bool,
         before: Option<(&Arc<DeviceQueue<B>>, u64)>,
     ) -> Arc<DeviceQueue<B>> {
-        let mut state = State {
+        let mut state = Turns {
             end: None,
             batches: VecDeque::new(),
             first: given.first(),
@@ -394,7 +349,7 @@ impl<B: Batch> DeviceQueue<B> {
     /// Returns the part as well, if it is to be dropped: that happens without the lock.
     fn send_part_in(
         &self,
-        state: &mut State<B>,
+        state: &mut Turns<B>,
         context: &EpochContext,
         task: TaskId,
         made: B,
@@ -469,7 +424,7 @@ impl<B: Batch> DeviceQueue<B> {
     }
 
     /// Takes out the next batch, all of whose tasks came or failed, and [allows](DeviceQueue::allow) `batches` more. And says whether
-    /// [enough](State::has_enough) are on their way then.
+    /// [enough](Turns::has_enough) are on their way then.
     pub(crate) fn take(&self, batch: u64, batches: u64) -> (Option<Whole<B>>, bool) {
         let mut state = self.state.lock();
         let whole = state.take(batch);
@@ -491,149 +446,4 @@ impl<B: Batch> DeviceQueue<B> {
 /// Whether there is no memory now, and may be when the consumer comes to the batch.
 fn is_for_now(error: &Error) -> bool {
     matches!(error, Error::DeviceBudget { .. } | Error::Buffers { .. })
-}
-
-/// Whether a task of a batch may be sent.
-enum Turn<'a, B: Batch> {
-    Now(&'a mut Outgoing<B>),
-    NotYet,
-    /// It failed, or is not wanted any more.
-    Gone,
-}
-
-impl<B: Batch> State<B> {
-    fn take(&mut self, batch: u64) -> Option<Whole<B>> {
-        let index = batch.checked_sub(self.first)?;
-        // (Of one that failed early, nothing came here.)
-        let outgoing = self.outgoing(index as usize, TaskId(0));
-        outgoing.is_taken = true;
-        let whole = outgoing.whole.take();
-        let was_sent = whole.is_some() && self.capacity.is_some();
-        self.in_flight -= u64::from(was_sent);
-        self.progress += u64::from(was_sent);
-        let taken = self.batches.iter().take_while(|first| first.is_taken);
-        let taken = taken.count();
-        self.batches.drain(..taken); // where they are: they are large
-        self.first += taken as u64;
-        whole
-    }
-
-    fn allow(&mut self, batches: u64) {
-        if let Some(capacity) = self.capacity {
-            self.capacity = Some(batches);
-            self.progress += u64::from(batches > capacity);
-            return;
-        }
-        let allowed = self.first.saturating_add(batches);
-        if allowed > self.allowed {
-            self.allowed = allowed;
-            self.progress += 1;
-        }
-    }
-
-    /// Whether all that the program allowed have begun, and one submission of small batches more. Then the consumer need not look for
-    /// others: it does when one submission more may be sent, and not for each batch.
-    fn has_enough(&self) -> bool {
-        let enough = self.allowed.saturating_add(self.together as u64);
-        let index = enough.checked_sub(self.first.saturating_add(1));
-        let last = index.and_then(|index| self.batches.get(index as usize));
-        // (They begin in order, so those before it have begun.)
-        self.are_in_runs && self.together > 1 && last.is_some_and(|last| last.has_begun)
-    }
-
-    fn get(&mut self, batch: u64) -> Option<&mut Outgoing<B>> {
-        let index = batch.checked_sub(self.first)?;
-        let outgoing = self.batches.get_mut(index as usize);
-        outgoing.filter(|outgoing| !outgoing.is_taken)
-    }
-
-    /// The batch at an index, of which this task came.
-    fn outgoing(&mut self, index: usize, task: TaskId) -> &mut Outgoing<B> {
-        while self.batches.len() <= index {
-            self.batches.push_back(Outgoing {
-                assembly: None,
-                has_begun: false,
-                like: task,
-                is_awaited: false,
-                rows: 0,
-                has_failed: false,
-                is_taken: false,
-                decodes: false,
-                whole: None,
-            });
-        }
-        &mut self.batches[index]
-    }
-
-    /// The first batch that may not be sent yet.
-    fn allowed(&self) -> u64 {
-        match self.capacity {
-            None if self.are_in_runs && self.together > 1 => {
-                self.allowed.saturating_add(2 * self.together as u64)
-            }
-            None => self.allowed,
-            Some(capacity)
-                if self.in_flight < capacity
-                    || planted("what was sent in any order is not counted") =>
-            {
-                u64::MAX
-            }
-            Some(_) => 0,
-        }
-    }
-
-    /// The first batch beyond those that the program allowed.
-    fn asked(&self) -> u64 {
-        match self.capacity {
-            None => self.allowed,
-            Some(_) => u64::MAX,
-        }
-    }
-
-    /// Whether it is the turn of the first of these tasks, and the others, each a batch, may go with it.
-    fn is_turn_of(&mut self, context: &EpochContext, tasks: &[TaskId]) -> bool {
-        let batches = tasks.iter().map(|task| context.batch(*task));
-        let (Some(first), allowed) = (batches.clone().next(), self.allowed()) else {
-            return false;
-        };
-        let follow_each_other = batches
-            .clone()
-            .zip(first..)
-            .all(|(batch, next)| batch == next);
-        let is_first = matches!(self.turn(first, tasks[0], false), Turn::Now(_));
-        (is_first || planted("who goes together does not wait for its turn"))
-            && follow_each_other
-            && tasks.iter().zip(batches).all(|(task, batch)| {
-                let outgoing = self.outgoing((batch - self.first) as usize, *task);
-                batch < allowed && !outgoing.makes_way()
-            })
-    }
-
-    /// Batches begin in order, so that none takes memory that an earlier one will need. In any order, none that was sent waits for an
-    /// earlier one, so that its memory comes back. `is_next`: the consumer has come to it.
-    fn turn(&mut self, batch: u64, task: TaskId, is_next: bool) -> Turn<'_, B> {
-        let Some(index) = batch.checked_sub(self.first) else {
-            return Turn::Gone;
-        };
-        let may_go = batch < self.allowed() || is_next && self.capacity.is_some();
-        if !may_go && !planted("batches are sent beyond depth") {
-            return Turn::NotYet;
-        }
-        let index = index as usize;
-        self.outgoing(index, task);
-        let mut before = self.batches.iter().take(index);
-        if self.capacity.is_none()
-            && !before.all(Outgoing::makes_way)
-            && !planted("batches begin in any order")
-        {
-            return Turn::NotYet;
-        }
-        match &mut self.batches[index] {
-            outgoing if outgoing.has_failed || outgoing.is_taken => Turn::Gone,
-            outgoing => {
-                self.in_flight += u64::from(self.capacity.is_some());
-                Turn::Now(outgoing)
-            }
-        }
-    }
 }
