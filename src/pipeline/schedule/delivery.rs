@@ -17,7 +17,7 @@ impl<E, U> Schedule<E, U> {
     }
 
     /// The task is made, and is to be sent to its device. It cannot be delivered before that.
-    pub(crate) fn to_send(&mut self, task: TaskId) {
+    pub(crate) fn made_to_send(&mut self, task: TaskId) {
         self.tasks.entry(task).stage = Stage::Made;
     }
 

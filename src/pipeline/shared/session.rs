@@ -438,7 +438,7 @@ impl<B: 'static> Session<B> {
             .collect();
         let made: Vec<TaskId> = made.into_iter().map(|(_, task, _)| task).collect();
         made.into_iter()
-            .for_each(|task| self.schedule.to_send(task));
+            .for_each(|task| self.schedule.made_to_send(task));
         failed
     }
 
@@ -467,7 +467,7 @@ impl<B: 'static> Session<B> {
     pub(crate) fn made(&mut self, task: TaskId, alone: MadeAlone<B>) {
         self.schedule.made(task, alone.elapsed_ns());
         if alone.made.is_ok() && self.is_for_device(task) {
-            self.schedule.to_send(task);
+            self.schedule.made_to_send(task);
         }
         let data = self.data(task);
         data.outcome = Some(alone.made.map(Made::Here));
@@ -558,7 +558,7 @@ impl<B: 'static> Session<B> {
         if is_sent {
             self.schedule.sent(task);
         } else if !is_failed && self.is_for_device(task) {
-            self.schedule.to_send(task);
+            self.schedule.made_to_send(task);
         } else {
             self.schedule.ready(task);
         }
