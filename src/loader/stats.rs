@@ -22,8 +22,9 @@ use crate::pipeline::{Options, WorkerSizing};
 ///
 /// # What is measured
 ///
-/// A stage is a [`Timed`] where single samples, batches or copies are timed (`total` is the sum, `each` the distribution), and a
-/// [`Duration`] where only the sum is known. What did not happen is zero: decoding without lazy samples, transfers without a device.
+/// A stage is a [`Timed`] where single samples or batches are timed (`total` is the sum, `each` the distribution), a [`Tally`] where it is
+/// known how many there were, and a [`Duration`] where only the sum is. What did not happen is zero: decoding without lazy samples,
+/// transfers without a device.
 ///
 /// | stage | whose time it is |
 /// | --- | --- |
@@ -37,7 +38,8 @@ use crate::pipeline::{Options, WorkerSizing};
 ///
 /// What was *made* is counted apart from what the program was *given* ([`made`](Stats::made)).
 ///
-/// The totals hold everything. Of the distributions, those of batches and copies hold each of them. `loading.each` and
+/// The totals hold everything. Of the distributions, those of batches hold each of them, and that of copies those that are measured
+/// ([`TransferStats::total`]). `loading.each` and
 /// `decoding.each` hold the samples that were timed, because reading the clock takes as long as loading a small sample: all where a sample
 /// takes more than about 25 us, one in a run of those that take less, and a few in every 16th batch where whole batches take microseconds
 /// (and the totals follow from these). With a [`timeout`](super::Builder::timeout), all are timed. Samples that wait for memory before they
