@@ -11,6 +11,7 @@ install_nightly || skip_all "the toolchain $nightly could not be installed"
 tool cargo-public-api 0.52.0 || skip_all "cargo-public-api could not be installed"
 list=$(mktemp)
 trap 'rm -f "$list"' EXIT
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check"
 step "cargo public-api"
 cargo "+$nightly" public-api --package pinfeed --features candle,nvjpeg,nvtx,rand_core,serde,testing,tokio,tracing --omit blanket-impls |
     grep -vE '^impl.* !?core::(marker::(Freeze|StructuralPartialEq|Unpin|UnsafeUnpin)|panic::unwind_safe::(Ref)?UnwindSafe) for ' >"$list"

@@ -5,6 +5,8 @@
 . "$(dirname "$0")/lib.sh"
 
 component clippy cargo-clippy
+# A folder of its own, so that it can be checked beside the tests.
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check"
 library=(--workspace --exclude training --exclude schedules)
 run cargo clippy "${library[@]}" --all-targets -- -D warnings
 run cargo clippy "${library[@]}" --all-targets --features "$(all_features)" -- -D warnings

@@ -88,3 +88,36 @@ tool() {
     [[ $("$1" --version 2>/dev/null) == "$1 $2" ]] && return
     CARGO_PROFILE_DEV_DEBUG=0 run env -u CARGO_TARGET_DIR cargo install "$1" --version "$2" --locked --debug --root "$tools"
 }
+
+# Which package an example is in, as cargo's arguments; train is the one that needs no name.
+target_of() {
+    case $1 in
+        train) echo "-p training" ;;
+        imagenet | segmentation | detection) echo "-p training --bin $1" ;;
+        *) echo "--example $1" ;;
+    esac
+}
+
+# `answer STATUS EXAMPLE ARGUMENTS`: runs an example, which must end in that status, and keeps what it printed in $said and $errors.
+answer() {
+    local expected=$1 example=$2 status=0
+    said=${said:-$(mktemp)} errors=${errors:-$(mktemp)}
+    # shellcheck disable=SC2046 # these are several arguments
+    cargo run --quiet --release $(target_of "$example") -- "${@:3}" >"$said" 2>"$errors" || status=$?
+    [[ $status == "$expected" ]] && return
+    printf '%s %s: exit status %s, and not %s\n' "$example" "${*:3}" "$status" "$expected"
+    cat "$said" "$errors"
+    return 1
+}
+
+# Asserts that an example says in plain words what it does, and what is wrong with an argument.
+explains_itself() {
+    step "$1: --help, and a wrong argument"
+    answer 0 "$1" --help
+    grep -q "^cargo run --release $(target_of "$1") -- " "$said"
+    [[ ! -s $errors ]]
+    answer 2 "$1" --no-such-option
+    grep -q "there is no option --no-such-option" "$errors"
+    grep -q "usage: cargo run --release $(target_of "$1") -- " "$errors"
+    [[ ! -s $said ]]
+}

@@ -6,7 +6,7 @@
 install_nightly || skip_all "the toolchain $nightly could not be installed"
 copy=$(mktemp -d)
 trap 'rm -rf "$copy"' EXIT
-CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
+CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}/check")
 export CARGO_TARGET_DIR
 git ls-files -z | xargs -0 cp --parents -t "$copy"
 cd "$copy"

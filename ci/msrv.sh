@@ -7,6 +7,7 @@ version=$(sed -n 's/^rust-version = "\(.*\)"$/\1/p' Cargo.toml)
 if ! run alone rustup toolchain install "$version" --profile minimal --no-self-update; then
     skip_all "Rust $version could not be installed"
 fi
+export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check"
 check() { run cargo "+$version" check --locked --lib "$@"; }
 check --package pinfeed
 check --package pinfeed --no-default-features
