@@ -1,5 +1,5 @@
 //~ ERROR E0308
-//~ says: expected `Indexed`, found `Iterable`
+//~ says: Iterable>`
 
 use pinfeed::{DataLoader, Tensor, iterable};
 
