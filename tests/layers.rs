@@ -2,7 +2,8 @@
 //! is where.
 //!
 //! A module imports lower layers and its own folder, nothing else; modules of one layer do not know each other. The
-//! layers are the table in docs/ARCHITECTURE.md, and so are the floors within a large module. `image` imports what a program can, which `public_image.rs` holds it to.
+//! layers are a table in docs/ARCHITECTURE.md, and so are the floors within the large modules, whose files also stand in no large circle, and
+//! have the methods of their own types only. `image` imports what a program can, which `public_image.rs` holds it to.
 
 #![cfg(not(miri))] // it reads files
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
@@ -13,6 +14,7 @@ extern crate watch;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 /// The only folders that name cudarc.
 const CUDARC: &[&str] = &["driver", "interop"];
@@ -51,36 +53,191 @@ fn modules_import_lower_layers_only() {
     assert!(complaints.is_empty(), "\n{}", complaints.join("\n"));
 }
 
-/// What imports a higher floor all the same, or another folder of its own: functions of `Pipeline` that lie with what they do, and not yet
-/// with the state that they need. The list only gets shorter.
-const UPWARDS: &[&str] = &["pipeline/transfer/send.rs -> threads"];
+/// What imports a higher floor all the same. The list only gets shorter.
+///
+/// In `device`: a device makes streams, which name it, and a ring makes slabs, which go home to it. In `loader`: `DataLoader` is defined in
+/// `mod.rs`, epochs and loader name each other, and `Pace` of a split epoch lies with the split. In `pipeline`: functions of `Pipeline` that
+/// lie with what they do, and not yet with the state that they need.
+#[rustfmt::skip]
+const UPWARDS: &[&str] = &[
+    "device/handle.rs -> stream",
+    "device/ring.rs -> slab",
+    "loader/builder.rs -> mod",
+    "loader/epoch.rs -> device_epoch", "loader/epoch.rs -> mod", "loader/epoch.rs -> split",
+    "loader/epochs.rs -> split",
+    "loader/info.rs -> device_epoch", "loader/info.rs -> epoch", "loader/info.rs -> iterable_epochs",
+    "loader/iterable.rs -> mod",
+    "loader/iterable_epochs.rs -> iterable",
+    "pipeline/transfer/send.rs -> threads",
+];
 
 #[test]
 fn files_import_lower_floors_only() {
+    let (layers, files) = (layers(), sources());
     let mut upwards = BTreeSet::new();
-    let layers = layers();
-    for file in sources() {
+    for file in &files {
         let Some((floor, ours)) = file.floor(&layers) else {
             continue;
         };
-        for import in file.imports_within() {
-            let name = format!("{}/{import}", file.module);
-            let theirs = layers.get(&name);
-            let theirs = theirs.unwrap_or_else(|| panic!("`{name}` has no floor"));
-            if name != floor && *theirs >= ours {
-                upwards.insert(format!("{} -> {import}", file.path.display()));
+        for import in file.imported(&files) {
+            let Some((theirs, above)) = import.floor(&layers) else {
+                panic!("{}: what it imports has no floor", file.path.display());
+            };
+            if theirs != floor && above >= ours {
+                let name = theirs.split('/').nth(1).unwrap();
+                upwards.insert(format!("{} -> {name}", file.path.display()));
             }
         }
     }
-    let listed = UPWARDS.iter().map(|line| (*line).to_owned());
-    let listed: BTreeSet<String> = listed.collect();
-    let new: Vec<_> = upwards.difference(&listed).collect();
-    let gone: Vec<_> = listed.difference(&upwards).collect();
-    assert!(
-        new.is_empty(),
-        "imports of a higher floor: {new:#?}\nlet the caller above do that with what you return, or move the value down"
+    same(
+        "imports of a higher floor",
+        "let the caller above do that with what you return, or move the value down",
+        &upwards,
+        UPWARDS,
     );
-    assert!(gone.is_empty(), "take these from the list: {gone:#?}");
+}
+
+/// The circles of more than two files that import each other. The list only gets shorter.
+///
+/// Epochs and their iterators name each other, because each is made of another.
+const CIRCLES: &[&str] = &[
+    "loader/device_epoch.rs loader/epoch.rs loader/epochs.rs loader/info.rs loader/iterable.rs loader/iterable_epochs.rs loader/split.rs",
+];
+
+#[test]
+fn no_circle_has_more_than_two_files() {
+    let (layers, files) = (layers(), sources());
+    let has_floors = |file: &&Source| {
+        layers
+            .keys()
+            .any(|name| name.starts_with(&format!("{}/", file.module)))
+    };
+    let paths = |files: Vec<&Source>| -> BTreeSet<PathBuf> {
+        files.into_iter().map(|file| file.path.clone()).collect()
+    };
+    let imports: BTreeMap<PathBuf, BTreeSet<PathBuf>> = files
+        .iter()
+        .filter(has_floors)
+        .map(|file| (file.path.clone(), paths(file.imported(&files))))
+        .collect();
+    let reached = |from: &PathBuf| {
+        let (mut left, mut reached) = (vec![from], BTreeSet::new());
+        while let Some(path) = left.pop() {
+            let new = imports[path]
+                .iter()
+                .filter(|next| reached.insert((*next).clone()));
+            left.extend(new);
+        }
+        reached
+    };
+    let reached: BTreeMap<&PathBuf, BTreeSet<PathBuf>> =
+        imports.keys().map(|path| (path, reached(path))).collect();
+    let circles: BTreeSet<String> = imports
+        .keys()
+        .map(|path| {
+            let circle = reached[path]
+                .iter()
+                .filter(|other| reached[*other].contains(path));
+            let circle: Vec<String> = circle.map(|other| other.display().to_string()).collect();
+            circle
+        })
+        .filter(|circle| circle.len() > 2)
+        .map(|circle| circle.join(" "))
+        .collect();
+    same(
+        "circles of imports",
+        "move what several of them need into a file of its own",
+        &circles,
+        CIRCLES,
+    );
+}
+
+/// Methods that stand neither in their type's file, nor in its folder. The list only gets shorter.
+///
+/// In `device`: what a program calls on a tensor or a device, by topic; layers above `tensor` add methods to its types. In `loader`: what
+/// splits epochs, and how the meter's values are shown. In `pipeline`: what a folder knows of another's value.
+const METHODS: &[&str] = &[
+    "device/download.rs: Device",
+    "device/download.rs: DeviceTensor",
+    "device/launch.rs: DeviceTensor",
+    "device/pinning.rs: Tensor",
+    "device/table.rs: DeviceTensor",
+    "loader/split.rs: Epoch",
+    "loader/split.rs: Epochs",
+    "loader/timeline.rs: Activity",
+    "loader/timeline.rs: Row",
+    "pipeline/threads/decoded.rs: Session",
+    "pipeline/threads/late.rs: State",
+    "pipeline/threads/watchdog.rs: State",
+    "pipeline/transfer/send.rs: Pipeline",
+];
+
+#[test]
+fn methods_stand_in_their_types_file_or_folder() {
+    let (layers, files) = (layers(), sources());
+    let mut elsewhere = BTreeSet::new();
+    for file in &files {
+        let of_module = format!("{}/", file.module);
+        if !layers.keys().any(|name| name.starts_with(&of_module)) {
+            continue;
+        }
+        for name in file.types_with_methods() {
+            // (Another module may have a type of that name.)
+            let mut own = files.iter().filter(|other| other.module == file.module);
+            let is_own = own.any(|home| home.is_home_of(file) && home.defines(&name));
+            if !is_own {
+                elsewhere.insert(format!("{}: {name}", file.path.display()));
+            }
+        }
+    }
+    same(
+        "methods away from their type",
+        "make it a function, or move it to the type",
+        &elsewhere,
+        METHODS,
+    );
+}
+
+/// Compares what was found with a list that only gets shorter.
+fn same(what: &str, advice: &str, found: &BTreeSet<String>, listed: &[&str]) {
+    let listed: BTreeSet<String> = listed.iter().map(|line| (*line).to_owned()).collect();
+    let new: Vec<_> = found.difference(&listed).collect();
+    let gone: Vec<_> = listed.difference(found).collect();
+    assert!(new.is_empty(), "{what}: {new:#?}\n{advice}");
+    assert!(
+        gone.is_empty(),
+        "{what}: take these from the list: {gone:#?}"
+    );
+}
+
+/// The README of each mechanism is short enough to be read at once, and its links lead somewhere.
+#[test]
+fn readmes_are_short_and_their_links_lead_somewhere() {
+    const MOST_WORDS: usize = 1_200;
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let (mut folders, mut seen) = (vec![root.join("src")], 0);
+    while let Some(folder) = folders.pop() {
+        let inside = fs::read_dir(&folder)
+            .unwrap()
+            .map(|entry| entry.unwrap().path());
+        folders.extend(inside.filter(|path| path.is_dir()));
+        let Ok(text) = fs::read_to_string(folder.join("README.md")) else {
+            continue;
+        };
+        let page = folder.strip_prefix(root).unwrap().display();
+        let words = text.split_whitespace().count();
+        assert!(
+            words <= MOST_WORDS,
+            "{page}: {words} words, {MOST_WORDS} at most"
+        );
+        for link in text.split("](").skip(1) {
+            let link = link.split([')', '#']).next().unwrap();
+            let is_there = link.starts_with("http") || folder.join(link).exists();
+            assert!(is_there, "{page}: {link}");
+        }
+        seen += 1;
+    }
+    assert!(seen > 8, "{seen}");
 }
 
 #[test]
@@ -99,12 +256,10 @@ fn every_module_has_its_layer() {
             .iter()
             .any(|floor| floor.split('/').next() == name.split('/').next())
     };
-    let below: Vec<_> = below.iter().filter(divided).collect();
-    assert_eq!(
-        below,
-        floors.iter().collect::<Vec<_>>(),
-        "the floors in docs/ARCHITECTURE.md"
-    );
+    let is_file = |name: &&String| !name.ends_with("/mod");
+    let below: Vec<_> = below.iter().filter(divided).filter(is_file).collect();
+    let floors: Vec<_> = floors.iter().filter(is_file).collect();
+    assert_eq!(below, floors, "the floors in docs/ARCHITECTURE.md");
 }
 
 #[test]
@@ -253,11 +408,7 @@ fn docs_of(text: &str, name: &str) -> Option<String> {
 #[test]
 fn the_judge_sees_what_is_forbidden() {
     let imports = |text: &str| -> Vec<String> {
-        let file = Source {
-            path: PathBuf::new(),
-            module: "batch".to_owned(),
-            text: text.to_owned(),
-        };
+        let file = Source::new(PathBuf::new(), "batch", text.to_owned());
         let imports = file.imports().into_iter();
         imports.map(|(_, import)| import.to_owned()).collect()
     };
@@ -279,6 +430,50 @@ fn the_judge_sees_what_is_forbidden() {
     assert!(judge("batch", "").is_err());
     assert!(judge("image", "").is_ok());
     assert!(judge("interop", "image").is_err());
+}
+
+#[test]
+fn an_import_is_found_where_it_is_defined() {
+    let files = [
+        (
+            "mod.rs",
+            "pub use self::x::{X, Z};\npub(crate) use w::W;\nmod x;",
+        ),
+        (
+            "x.rs",
+            "use super::W;\npub struct X;\nimpl<'a, T: Into<u8>> X {\n}",
+        ),
+        (
+            "w.rs",
+            "pub(crate) struct W; // super::x::X\nimpl super::x::X {\n}",
+        ),
+        (
+            "x/part.rs",
+            "use super::X;\nuse super::super::{W as V, Z};\nimpl X {\n}\nimpl From<V> for X {\n}",
+        ),
+    ];
+    let files =
+        files.map(|(name, text)| Source::new(Path::new("a").join(name), "a", text.to_owned()));
+    let imports = |of: usize| -> Vec<String> {
+        let imported = files[of].imported(&files).into_iter();
+        imported
+            .map(|file| file.path.display().to_string())
+            .collect()
+    };
+    assert_eq!(imports(0), [""; 0]);
+    assert_eq!(imports(1), ["a/w.rs"]);
+    assert_eq!(imports(2), ["a/x.rs"]);
+    assert_eq!(imports(3), ["a/x.rs", "a/w.rs", "a/x.rs"]);
+    let have_methods = |file: &Source| file.types_with_methods().contains("X");
+    assert_eq!(
+        [0, 1, 2, 3].map(|of| have_methods(&files[of])),
+        [false, true, true, true]
+    );
+    assert!(files[1].defines("X") && !files[2].defines("X"));
+    assert_eq!(
+        [1, 2, 3].map(|of| files[1].is_home_of(&files[of])),
+        [true, false, true]
+    );
 }
 
 fn judge(layers: &Layers, module: &str, import: &str) -> Result<(), String> {
@@ -305,16 +500,40 @@ type Layers = BTreeMap<String, usize>;
 fn layers() -> Layers {
     let pages = Path::new(env!("CARGO_MANIFEST_DIR")).join("docs/ARCHITECTURE.md");
     let text = fs::read_to_string(pages).unwrap();
-    let rows = text.lines().filter_map(|line| {
-        let mut cells = line.strip_prefix("| ")?.split(" | ");
-        let layer: usize = cells.next()?.parse().ok()?;
-        Some((layer, cells.next()?))
-    });
-    let modules = rows.flat_map(|(layer, modules)| {
-        let modules = modules.split('`').skip(1).step_by(2);
-        modules.map(move |module| (module.to_owned(), layer))
-    });
-    modules.collect()
+    let mut columns: Vec<String> = Vec::new();
+    let mut layers = Layers::new();
+    for line in text.lines() {
+        let cells: Vec<&str> = line.split('|').skip(1).map(str::trim).collect();
+        let names = |cell: &str| {
+            let names: Vec<String> = cell
+                .split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect();
+            names
+        };
+        match cells.split_first() {
+            Some((&"layer", _)) => columns = vec![String::new()],
+            Some((&"floor", modules)) => {
+                columns = modules.iter().flat_map(|cell| names(cell)).collect();
+            }
+            Some((number, cells)) => {
+                let Ok(number) = number.parse::<usize>() else {
+                    continue;
+                };
+                for (column, cell) in columns.iter().zip(cells) {
+                    let names = names(cell).into_iter();
+                    layers.extend(names.map(|name| match &**column {
+                        "" => (name, number),
+                        module => (format!("{module}/{name}"), number),
+                    }));
+                }
+            }
+            None => columns.clear(),
+        }
+    }
+    layers
 }
 
 /// A file of `src/`.
@@ -323,9 +542,33 @@ struct Source {
     /// The folder or file directly below `src/` that it belongs to.
     module: String,
     text: String,
+    /// Its place among the modules.
+    place: Vec<String>,
+    /// The code as one text.
+    whole: String,
+    given_on: OnceLock<BTreeMap<String, Vec<String>>>,
 }
 
 impl Source {
+    fn new(path: PathBuf, module: &str, text: String) -> Source {
+        let names = path.iter().map(|name| name.to_str().unwrap());
+        let names = names.map(|name| name.trim_end_matches(".rs").to_owned());
+        let place = names
+            .filter(|name| name != "mod" && name != "lib")
+            .collect();
+        let mut source = Source {
+            path,
+            module: module.to_owned(),
+            text,
+            place,
+            whole: String::new(),
+            given_on: OnceLock::new(),
+        };
+        let lines: Vec<&str> = source.code().map(|(_, line)| line).collect();
+        source.whole = lines.join("\n");
+        source
+    }
+
     /// The lines with code: without comments, and without the unit tests at the file's end, which see all of the crate.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         let lines = (1..).zip(self.text.lines());
@@ -340,35 +583,106 @@ impl Source {
         imports.any(|import| import.split(';').next().unwrap().contains(name))
     }
 
-    /// `folder/file` of a file two levels below `src/`, or deeper; `None` for the folder's own `mod.rs`.
+    /// `folder/file` of a file two levels below `src/`, or deeper.
     fn below(&self) -> Option<String> {
-        let second = self.path.iter().nth(1)?;
-        let second = Path::new(second).file_stem().unwrap().to_str().unwrap();
-        (second != "mod").then(|| format!("{}/{second}", self.module))
+        let second = Path::new(self.path.iter().nth(1)?);
+        let second = second.file_stem().unwrap().to_str().unwrap();
+        Some(format!("{}/{second}", self.module))
     }
 
-    /// The floor that the file is on, if its module has floors.
+    /// The floor that the file is on, if it has one.
     fn floor(&self, layers: &Layers) -> Option<(String, usize)> {
         let name = self.below()?;
         let floor = *layers.get(&name)?;
         Some((name, floor))
     }
 
-    /// What it imports of its own module, as the names of files and folders there.
-    fn imports_within(&self) -> BTreeSet<String> {
-        // How many times `super` leads from the file to its module.
-        let deep = self.path.iter().count() - 1 - usize::from(self.path.ends_with("mod.rs"));
-        let up = "super::".repeat(deep);
-        let absolute = format!("crate::{}::", self.module);
-        let end = |c: char| !c.is_alphanumeric() && c != '_';
-        let mut names = BTreeSet::new();
-        for (_, line) in self.code() {
-            for (start, of) in [(&absolute, true), (&up, deep > 0)] {
-                let paths = line.split(start.as_str()).skip(1).filter(|_| of);
-                names.extend(paths.map(|path| path.split(end).next().unwrap().to_owned()));
+    /// What it imports, by its names there: others may import it from here.
+    fn given_on(&self) -> &BTreeMap<String, Vec<String>> {
+        self.given_on.get_or_init(|| {
+            // (`use x::Y` may name a module below.)
+            let code = self.whole.replace("use ", "use self::");
+            let code = ["self", "crate", "super"].iter().fold(code, |code, start| {
+                code.replace(&format!("self::{start}"), start)
+            });
+            let owned =
+                |path: Vec<&str>| -> Vec<String> { path.into_iter().map(str::to_owned).collect() };
+            let paths = named(&code).into_iter().map(|(path, _)| owned(path)).rev();
+            paths
+                .map(|path| (path.last().unwrap().clone(), path))
+                .collect()
+        })
+    }
+
+    /// The other files of its module that define what this one names.
+    fn imported<'a>(&self, files: &'a [Source]) -> Vec<&'a Source> {
+        let code = &self.whole;
+        let mut imported = Vec::new();
+        for (path, is_given_on) in named(code) {
+            // What is only given on is not needed here.
+            let name = path.last().unwrap();
+            let is_used = || {
+                code.split(|c| !is_of_name(c))
+                    .filter(|word| word == name)
+                    .count()
+                    > 1
+            };
+            if is_given_on && !is_used() {
+                continue;
             }
+            if path[0] == "crate" && path.get(1) != Some(&&*self.module) {
+                continue;
+            }
+            let path: Vec<String> = path.into_iter().map(str::to_owned).collect();
+            let found = resolve(files, &self.place, &path, 8);
+            let found = found.filter(|found| found.module == self.module);
+            imported.extend(found.filter(|found| found.path != self.path));
         }
-        names
+        imported
+    }
+
+    /// Whether it defines a type of that name.
+    fn defines(&self, name: &str) -> bool {
+        self.whole.lines().any(|line| {
+            if line.starts_with([' ', '}']) {
+                return false;
+            }
+            let mut words = line.split(|c: char| !is_of_name(c));
+            let kind = words
+                .by_ref()
+                .find(|word| !["pub", "crate", "super", ""].contains(word));
+            let is_type = kind.is_some_and(|kind| ["struct", "enum", "union"].contains(&kind));
+            is_type && words.next() == Some(name)
+        })
+    }
+
+    /// Whether methods of a type that is defined here may stand in that file: this one, one in the folder of the same name, or beside it in a
+    /// folder that is a part of a module.
+    fn is_home_of(&self, other: &Source) -> bool {
+        let folder = self.path.parent().unwrap();
+        let is_part = folder.iter().count() > 1 || self.path.ends_with("mod.rs");
+        self.path == other.path
+            || other.path.starts_with(self.path.with_extension(""))
+            || is_part && other.path.starts_with(folder)
+    }
+
+    /// The types that have methods here.
+    fn types_with_methods(&self) -> BTreeSet<String> {
+        let heads = self.whole.split("\nimpl").skip(1);
+        let heads = heads.map(|head| head.split('{').next().unwrap());
+        let names = heads.filter(|head| !has_word(head, "for")).map(|head| {
+            let mut depth = 0;
+            // Behind the parameters.
+            let start = head.find(|c: char| {
+                depth += i32::from(c == '<') - i32::from(c == '>');
+                depth == 0 && is_of_name(c)
+            });
+            let name = head[start.unwrap()..].split(|c: char| !is_of_name(c) && c != ':');
+            name.map(|path| path.rsplit("::").next().unwrap().to_owned())
+                .next()
+                .unwrap()
+        });
+        names.collect()
     }
 
     /// What follows `crate::` in code, by line; empty where it is no single name.
@@ -384,6 +698,84 @@ impl Source {
     }
 }
 
+fn is_of_name(c: char) -> bool {
+    c.is_alphanumeric() || c == '_'
+}
+
+/// The paths that code names from the crate, its own module or the one above; and whether it only gives them on.
+fn named(code: &str) -> Vec<(Vec<&str>, bool)> {
+    let mut found = Vec::new();
+    for start in ["crate", "self", "super"] {
+        for (at, _) in code.match_indices(&format!("{start}::")) {
+            let before = &code[..at];
+            if before.ends_with(|c: char| is_of_name(c) || c == ':') || before.ends_with("in ") {
+                continue;
+            }
+            let statement = before.rsplit('\n').next().unwrap();
+            let is_given_on = statement.starts_with("pub") && statement.contains("use ");
+            let mut paths = Vec::new();
+            follow(&code[at..], &[], &mut paths);
+            found.extend(paths.into_iter().map(|path| (path, is_given_on)));
+        }
+    }
+    found
+}
+
+/// The paths that a text begins with: several where braces group them. Returns what is left of the text.
+fn follow<'a>(text: &'a str, path: &[&'a str], found: &mut Vec<Vec<&'a str>>) -> &'a str {
+    if let Some(mut rest) = text.strip_prefix('{') {
+        while !rest.is_empty() && !rest.starts_with('}') {
+            rest = follow(rest.trim_start(), path, found);
+            rest = rest.trim_start_matches(|c| c != ',' && c != '}'); // `as` another name
+            rest = rest.trim_start_matches([',', ' ', '\n']);
+        }
+        return rest.strip_prefix('}').unwrap_or(rest);
+    }
+    let end = text.find(|c| !is_of_name(c)).unwrap_or(text.len());
+    let path: Vec<&str> = path.iter().copied().chain([&text[..end]]).collect();
+    match text[end..].strip_prefix("::") {
+        Some(rest) => follow(rest, &path, found),
+        None => {
+            found.push(path);
+            &text[end..]
+        }
+    }
+}
+
+/// The file that defines what is named so in the file at this place.
+fn resolve<'a>(
+    files: &'a [Source],
+    place: &[String],
+    path: &[String],
+    most: usize,
+) -> Option<&'a Source> {
+    let at = |place: &[String]| files.iter().find(|file| file.place == place);
+    let mut names = path.iter().map(String::as_str).peekable();
+    let mut place = place.to_vec();
+    while let Some(name) = names.next_if(|name| ["crate", "self", "super"].contains(name)) {
+        match name {
+            "crate" => place.clear(),
+            "super" => _ = place.pop(),
+            _ => {}
+        }
+    }
+    while let Some(name) = names.peek() {
+        let mut below = place.clone();
+        below.push((*name).to_owned());
+        if at(&below).is_none() {
+            break;
+        }
+        place = below;
+        names.next();
+    }
+    let file = at(&place)?;
+    let given_on = names.peek().filter(|_| most > 0).and_then(|name| {
+        let found = resolve(files, &file.place, file.given_on().get(*name)?, most - 1);
+        found.filter(|found| found.path != file.path)
+    });
+    Some(given_on.unwrap_or(file))
+}
+
 fn sources() -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
     let (mut folders, mut sources) = (vec![root.clone()], Vec::new());
@@ -397,11 +789,9 @@ fn sources() -> Vec<Source> {
             let below = path.strip_prefix(&root).unwrap().to_owned();
             if path.extension().is_some_and(|found| found == "rs") && !is_test(&below) {
                 let module = Path::new(below.iter().next().unwrap()).file_stem();
-                sources.push(Source {
-                    module: module.unwrap().to_str().unwrap().to_owned(),
-                    text: fs::read_to_string(&path).unwrap(),
-                    path: below,
-                });
+                let module = module.unwrap().to_str().unwrap().to_owned();
+                let text = fs::read_to_string(&path).unwrap();
+                sources.push(Source::new(below, &module, text));
             }
         }
     }

@@ -1,9 +1,10 @@
 //! Batches that reach the device in parts: one block of device memory, into which each part is copied on its own.
 
-use super::DeviceInner;
 use super::block::DeviceBlock;
-use super::buffers::{self, Size, Target};
+use super::buffer_set::Size;
+use super::buffers::{self, Rows, Target};
 use super::decoding::Undecoded;
+use super::inner::DeviceInner;
 use super::upload::{CopyRun, Counted, Placed, Region, Tensors, Upload, submit};
 use crate::driver::RawEvent;
 use crate::error::{CollateError, Error, Result};
@@ -28,37 +29,6 @@ struct FieldPlace {
     dtype: DType,
     row_bytes: usize,
     row_shape: Shape,
-}
-
-/// Some of a batch's rows.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Rows {
-    pub(crate) first: usize,
-    pub(crate) count: usize,
-    /// The number of samples that the whole batch is made of. (It has fewer rows if some were left out.)
-    pub(crate) of: usize,
-    /// That of the largest batch of an epoch.
-    pub(crate) most: usize,
-    /// Every tensor has a row for each sample of its batch, and nothing else.
-    pub(crate) is_dense: bool,
-}
-
-impl Rows {
-    /// How many bytes a batch's tensor may come to have: as many as it would have in the largest batch, if it is known to have a row for
-    /// each sample. `element_bytes`: of each of its elements.
-    pub(super) fn most_bytes(&self, shape: &[usize], element_bytes: usize, bytes: usize) -> usize {
-        let rows = shape.first().copied().unwrap_or(0);
-        if rows == 0 && self.is_dense && !shape.is_empty() {
-            // An empty batch tells what rows are like.
-            let row = Shape::elements(&shape[1..]).unwrap_or(usize::MAX);
-            return row.saturating_mul(element_bytes).saturating_mul(self.most);
-        }
-        let has_row_each = self.is_dense || rows == self.of;
-        match rows > 0 && rows < self.most && has_row_each {
-            true => (bytes / rows).saturating_mul(self.most),
-            false => bytes,
-        }
-    }
 }
 
 /// Why a part was not sent.
@@ -211,7 +181,7 @@ fn unlike(reason: String) -> Unsent {
 
 #[cfg(test)]
 mod tests {
-    use super::super::Device;
+    use super::super::handle::Device;
     use super::*;
     use crate::tensor::{Element, Tensor};
 

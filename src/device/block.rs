@@ -1,8 +1,8 @@
 //! Device memory and its users: which work may still touch it, as events.
 
-use super::DeviceInner;
-use super::buffers::Home;
+use super::buffer_set::Home;
 use super::flights::Timing;
+use super::inner::DeviceInner;
 use super::pool::Memory;
 use super::stream::{Stream, WeakStream};
 use crate::driver::RawEvent;

@@ -7,14 +7,12 @@
 use std::fmt;
 
 use super::block::DeviceBlock;
-use super::pool::Memory;
-use super::{Device, DeviceInner};
-use crate::driver::RawEvent;
-use crate::error::{Error, Result};
+use super::buffer_set::{BufferSet, Home, Layout, Order, Size};
+use super::handle::Device;
+use crate::error::Result;
 use crate::meter::Meter;
-use crate::sync::{Arc, Mutex};
-use crate::system::room::room_for;
-use crate::tensor::ALIGNMENT;
+use crate::sync::Arc;
+use crate::tensor::Shape;
 
 /// A few buffers in device memory, in which batches lie in turn, at addresses that stay: what a captured CUDA graph needs.
 ///
@@ -39,7 +37,7 @@ use crate::tensor::ALIGNMENT;
 ///
 /// # Errors
 ///
-/// A batch is [`Error::Buffers`] if one of its tensors is larger than that, or if the batch that lies in its
+/// A batch is [`Error::Buffers`](crate::Error::Buffers) if one of its tensors is larger than that, or if the batch that lies in its
 /// buffer is still held: drop each batch before you ask for the next.
 ///
 /// # Examples
@@ -111,15 +109,6 @@ enum Place {
     Buffers(DeviceBuffers, Order),
 }
 
-/// Which buffer a batch takes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Order {
-    /// The one whose turn it is.
-    InTurn,
-    /// The next in which no batch lies: a batch that was sent earlier may come to the program later.
-    Any,
-}
-
 impl From<&Device> for Target {
     fn from(device: &Device) -> Target {
         Target(Place::Pool(device.clone()))
@@ -175,276 +164,20 @@ impl Target {
     }
 }
 
-pub(super) struct BufferSet {
-    device: Device,
-    count: usize,
-    state: Mutex<Turns>,
-}
-
-struct Turns {
-    /// Where each tensor of a batch lies, and how many bytes it may have; follows from the first batch.
-    layout: Option<Layout>,
-    /// The buffer whose turn it is.
-    next: usize,
-    buffers: Vec<Buffer>,
-}
-
-#[derive(Clone)]
-struct Layout {
-    /// Offset and size.
-    tensors: Vec<(usize, usize)>,
-    bytes: usize,
-}
-
-/// How many bytes a tensor of a batch has, and how many one in its place may come to have.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Size {
-    pub(super) bytes: usize,
-    pub(super) most: usize,
-}
-
-enum Buffer {
-    /// No batch has come to it yet.
-    Unmade,
-    /// It is free once these events have fired.
-    Idle(Memory, Vec<RawEvent>),
-    /// A batch lies in it.
-    Held,
-    /// There is no way to tell when its last user is done.
-    Lost,
-}
-
-/// Where a block of device memory goes when its last tensor is dropped.
-pub(super) enum Home {
-    Pool,
-    /// To the buffer of this number.
-    Buffer(Arc<BufferSet>, usize),
-}
-
 impl DeviceBuffers {
     /// Describes `count` buffers. Memory is taken when batches come.
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidOption`] if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
+    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
     pub fn new(device: &Device, count: usize) -> Result<DeviceBuffers> {
-        if count == 0 {
-            return Err(Error::option(
-                "buffers",
-                "are 0: a batch needs one, and another for the next to travel meanwhile",
-            ));
-        }
-        let mut buffers = room_for(count as u64).map_err(|no_room| {
-            let reason = format!(
-                "are {count}, and the list of so many takes {no_room}: a program needs two or three"
-            );
-            Error::option("buffers", reason)
-        })?;
-        buffers.resize_with(count, || Buffer::Unmade);
-        let set = BufferSet {
-            device: device.clone(),
-            count,
-            state: Mutex::new(Turns {
-                layout: None,
-                next: 0,
-                buffers,
-            }),
-        };
+        let set = BufferSet::new(device, count)?;
         Ok(DeviceBuffers { set: Arc::new(set) })
     }
 
     /// Returns how many there are.
     pub fn count(&self) -> usize {
         self.set.count
-    }
-}
-
-impl BufferSet {
-    /// Takes a buffer for a batch of tensors of these sizes; returns their addresses, too. If it `waits`, it waits for kernels that use
-    /// what lay in it before; what the program holds is never waited for.
-    fn take(
-        self: &Arc<BufferSet>,
-        order: Order,
-        sizes: &[Size],
-        meter: Option<Arc<Meter>>,
-        waits: bool,
-    ) -> Result<(DeviceBlock, Vec<u64>)> {
-        let (memory, index, layout) = self.find(order, sizes, waits)?;
-        let device = &self.device.inner;
-        // SAFETY: the memory is held by the caller alone, and all of its last users' events have fired (*memory outlives its events*).
-        unsafe { device.driver.poison(memory.address, memory.capacity) };
-        let offsets = layout.tensors.iter().take(sizes.len());
-        let addresses = offsets.map(|(offset, _)| memory.address + *offset as u64);
-        let addresses = addresses.collect();
-        let home = Home::Buffer(Arc::clone(self), index);
-        Ok((DeviceBlock::new(memory, device, meter, home), addresses))
-    }
-
-    fn find(&self, order: Order, sizes: &[Size], waits: bool) -> Result<(Memory, usize, Layout)> {
-        loop {
-            let mut state = self.state.lock();
-            let layout = state.layout(sizes)?;
-            let index = match order {
-                Order::InTurn => state.next,
-                Order::Any => state.next_free(),
-            };
-            let buffer = std::mem::replace(&mut state.buffers[index], Buffer::Held);
-            let pending = match buffer {
-                Buffer::Unmade => {
-                    drop(state);
-                    return self.make(index, layout, waits);
-                }
-                Buffer::Idle(memory, pending) => match unfired(pending) {
-                    Ok(pending) if pending.is_empty() => {
-                        state.next = (index + 1) % self.count;
-                        return Ok((memory, index, layout));
-                    }
-                    Ok(pending) => {
-                        let last = pending.last().cloned();
-                        state.buffers[index] = Buffer::Idle(memory, pending);
-                        last
-                    }
-                    Err(error) => {
-                        state.buffers[index] = Buffer::Lost;
-                        self.device.inner.pool.leak(&memory);
-                        return Err(error);
-                    }
-                },
-                Buffer::Held => {
-                    return Err(Error::Buffers {
-                        reason: format!(
-                            "it has a batch that the program holds, or that was sent ahead for another epoch ({} buffers): drop a batch \
-                             before asking for the next, or have more buffers",
-                            self.count
-                        ),
-                    });
-                }
-                Buffer::Lost => {
-                    state.buffers[index] = Buffer::Lost;
-                    return Err(Error::Buffers {
-                        reason: "the end of its last use cannot be known (the log says why)"
-                            .to_owned(),
-                    });
-                }
-            };
-            drop(state);
-            match pending {
-                Some(pending) if waits => pending.sleep()?,
-                _ => {
-                    return Err(Error::Buffers {
-                        reason: "kernels that use it are not done".to_owned(),
-                    });
-                }
-            }
-        }
-    }
-
-    /// Takes the memory of a buffer.
-    fn make(&self, index: usize, layout: Layout, waits: bool) -> Result<(Memory, usize, Layout)> {
-        let memory = self.device.inner.pool.take(layout.bytes, waits);
-        let mut state = self.state.lock();
-        match memory {
-            Ok(memory) => {
-                state.next = (index + 1) % self.count;
-                Ok((memory, index, layout))
-            }
-            Err(error) => {
-                state.buffers[index] = Buffer::Unmade;
-                Err(error)
-            }
-        }
-    }
-
-    /// Takes a buffer back. It is free once all of the events have fired; `None`: there is no way to tell.
-    pub(super) fn put(&self, index: usize, memory: Memory, pending: Option<Vec<RawEvent>>) {
-        let mut state = self.state.lock();
-        state.buffers[index] = match pending {
-            Some(pending) => Buffer::Idle(memory, pending),
-            None => {
-                self.device.inner.pool.leak(&memory);
-                Buffer::Lost
-            }
-        };
-    }
-}
-
-impl Turns {
-    /// The next buffer in which no batch lies; if one lies in each, the one whose turn it is.
-    fn next_free(&self) -> usize {
-        let count = self.buffers.len();
-        let mut turns = (self.next..self.next + count).map(|turn| turn % count);
-        let free =
-            turns.find(|&index| matches!(self.buffers[index], Buffer::Unmade | Buffer::Idle(..)));
-        free.unwrap_or(self.next)
-    }
-
-    /// Where tensors of these sizes lie. The first batch determines it.
-    fn layout(&mut self, sizes: &[Size]) -> Result<Layout> {
-        let most = || Layout::of(sizes.iter().map(|size| size.most));
-        let layout = self.layout.get_or_insert_with(most);
-        let rooms = layout.tensors.iter().map(|(_, room)| *room);
-        let too_large = sizes
-            .iter()
-            .zip(rooms)
-            .position(|(size, room)| size.bytes > room);
-        if layout.tensors.len() != sizes.len() {
-            return Err(Error::Buffers {
-                reason: format!(
-                    "the batch has {} tensors, and the first one had {}: have buffers for each kind of batch",
-                    sizes.len(),
-                    layout.tensors.len()
-                ),
-            });
-        }
-        match too_large {
-            Some(index) => Err(Error::Buffers {
-                reason: format!(
-                    "tensor {index} of the batch has {} bytes, and the first batch left room for {}: what lies at fixed addresses cannot grow, \
-                     so pad samples to one length, have a loader's buffers for itself, or send what differs in size to the device instead",
-                    sizes[index].bytes, layout.tensors[index].1
-                ),
-            }),
-            None => Ok(layout.clone()),
-        }
-    }
-}
-
-impl Layout {
-    fn of(sizes: impl Iterator<Item = usize>) -> Layout {
-        let mut bytes = 0usize;
-        let tensors = sizes.map(|size| {
-            let offset = bytes;
-            let end = bytes.saturating_add(size);
-            bytes = end
-                .checked_next_multiple_of(ALIGNMENT)
-                .unwrap_or(usize::MAX);
-            (offset, size)
-        });
-        let tensors = tensors.collect();
-        Layout { tensors, bytes }
-    }
-}
-
-/// The events that have not fired.
-fn unfired(pending: Vec<RawEvent>) -> Result<Vec<RawEvent>> {
-    let mut left = Vec::new();
-    for event in pending {
-        if !event.is_complete()? {
-            left.push(event);
-        }
-    }
-    Ok(left)
-}
-
-impl Drop for BufferSet {
-    /// No batch lies in any of them, for each holds the set.
-    fn drop(&mut self) {
-        let pool = &self.device.inner.pool;
-        for buffer in std::mem::take(&mut self.state.get_mut().buffers) {
-            if let Buffer::Idle(memory, pending) = buffer {
-                pool.put(memory, pending);
-            }
-        }
     }
 }
 
@@ -457,7 +190,38 @@ impl fmt::Debug for DeviceBuffers {
     }
 }
 
-/// Takes device memory for tensors of these sizes; returns its end and where each of them goes.
+/// Some of a batch's rows.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Rows {
+    pub(crate) first: usize,
+    pub(crate) count: usize,
+    /// The number of samples that the whole batch is made of. (It has fewer rows if some were left out.)
+    pub(crate) of: usize,
+    /// That of the largest batch of an epoch.
+    pub(crate) most: usize,
+    /// Every tensor has a row for each sample of its batch, and nothing else.
+    pub(crate) is_dense: bool,
+}
+
+impl Rows {
+    /// How many bytes a batch's tensor may come to have: as many as it would have in the largest batch, if it is known to have a row for
+    /// each sample. `element_bytes`: of each of its elements.
+    pub(super) fn most_bytes(&self, shape: &[usize], element_bytes: usize, bytes: usize) -> usize {
+        let rows = shape.first().copied().unwrap_or(0);
+        if rows == 0 && self.is_dense && !shape.is_empty() {
+            // An empty batch tells what rows are like.
+            let row = Shape::elements(&shape[1..]).unwrap_or(usize::MAX);
+            return row.saturating_mul(element_bytes).saturating_mul(self.most);
+        }
+        let has_row_each = self.is_dense || rows == self.of;
+        match rows > 0 && rows < self.most && has_row_each {
+            true => (bytes / rows).saturating_mul(self.most),
+            false => bytes,
+        }
+    }
+}
+
+/// Takes device memory for tensors of these sizes; returns it, and where each of them goes.
 pub(super) fn take(
     target: &Target,
     sizes: &[Size],
@@ -465,10 +229,15 @@ pub(super) fn take(
     waits: bool,
 ) -> Result<(DeviceBlock, Vec<u64>)> {
     match target.buffers() {
-        Some((buffers, order)) => buffers.take(order, sizes, meter, waits),
+        Some((set, order)) => {
+            let (memory, index, addresses) = set.take(order, sizes, waits)?;
+            let home = Home::Buffer(Arc::clone(set), index);
+            let block = DeviceBlock::new(memory, &set.device.inner, meter, home);
+            Ok((block, addresses))
+        }
         None => {
             let layout = Layout::of(sizes.iter().map(|size| size.bytes));
-            let device: &Arc<DeviceInner> = &target.device().inner;
+            let device = &target.device().inner;
             let block = DeviceBlock::take(device, layout.bytes, meter, waits)?;
             let offsets = layout.tensors.iter();
             let addresses =

@@ -1,8 +1,7 @@
 //! How many bytes of host memory a loader has ahead of its program.
 
-use super::ring::Ring;
 use crate::meter::Meter;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Weak, planted};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, Signal, Weak, planted};
 
 /// Bytes of slabs that are filled, full, or on their way to a device; and how many there may be. What the program was given does not count.
 #[derive(Debug)]
@@ -10,8 +9,8 @@ pub(crate) struct ByteBudget {
     limit: usize,
     /// A thread that finds no room here waits for news of a slab, or for the consumer. It reads this number under the lock of either.
     bytes: AtomicUsize,
-    /// Of the devices that share the room: what one of them gives back, another may wait for.
-    rings: Vec<Weak<Ring>>,
+    /// The news of the rings of devices that share the room: what one of them gives back, another may wait for.
+    news: Vec<Weak<Signal>>,
     /// One of them found no room since another was told.
     is_missed: AtomicBool,
 }
@@ -24,11 +23,11 @@ pub(crate) struct BytePermit {
 }
 
 impl ByteBudget {
-    pub(crate) fn new(limit: usize, rings: Vec<Weak<Ring>>) -> Arc<ByteBudget> {
+    pub(crate) fn new(limit: usize, news: Vec<Weak<Signal>>) -> Arc<ByteBudget> {
         Arc::new(ByteBudget {
             limit,
             bytes: AtomicUsize::new(0),
-            rings,
+            news,
             is_missed: AtomicBool::new(false),
         })
     }
@@ -38,10 +37,10 @@ impl ByteBudget {
         self.tell_others(None);
     }
 
-    fn tell_others(&self, own: Option<&Arc<Ring>>) {
-        let rings = self.rings.iter().filter_map(Weak::upgrade);
-        let others = rings.filter(|ring| own.is_none_or(|own| !Arc::ptr_eq(own, ring)));
-        others.for_each(|ring| ring.news().notify_interested());
+    fn tell_others(&self, own: Option<&Arc<Signal>>) {
+        let all = self.news.iter().filter_map(Weak::upgrade);
+        let others = all.filter(|news| own.is_none_or(|own| !Arc::ptr_eq(own, news)));
+        others.for_each(|news| news.notify_interested());
     }
 
     /// The caller found no room, and must look once more: only then is it told of what is given back unused.
@@ -111,7 +110,7 @@ impl BytePermit {
 
     /// It was not used, because the device's ring had no slab. Only threads that wait for slabs of other devices are told, and only if one
     /// of them found no room meanwhile. Otherwise the thread that gives it back would wake itself again and again.
-    pub(crate) fn give_back(&self, own: &Arc<Ring>) {
+    pub(crate) fn give_back(&self, own: &Arc<Signal>) {
         if self.take_off() > 0 && self.of.is_missed.swap(false, Ordering::SeqCst) {
             self.of.tell_others(Some(own));
         }
@@ -134,6 +133,7 @@ impl Drop for BytePermit {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::device::Ring;
 
     #[test]
     fn what_is_charged_is_released_once() {
@@ -167,7 +167,8 @@ mod tests {
     fn devices_are_told_of_room() {
         let [own, other] = [Ring::pageable(0), Ring::pageable(0)];
         let rings = [&own, &other];
-        let all = ByteBudget::new(100, rings.map(Arc::downgrade).to_vec());
+        let news = rings.map(|ring| Arc::downgrade(ring.news()));
+        let all = ByteBudget::new(100, news.to_vec());
         let _interest = rings.map(|ring| ring.news().interest());
         let meter = Meter::default();
         let told = |end: &dyn Fn(&BytePermit)| {
@@ -180,13 +181,13 @@ mod tests {
             [before[0] != after[0], before[1] != after[1]]
         };
         assert_eq!(told(&BytePermit::release), [true, true]);
-        assert_eq!(told(&|permit| permit.give_back(&own)), [false, false]);
+        assert_eq!(told(&|permit| permit.give_back(own.news())), [false, false]);
         let misses = |permit: &BytePermit| {
             assert!(all.try_permit(60, 0, &meter).is_none());
             all.miss();
-            permit.give_back(&own);
+            permit.give_back(own.news());
         };
         assert_eq!(told(&misses), [false, true]);
-        assert_eq!(told(&|permit| permit.give_back(&own)), [false, false]);
+        assert_eq!(told(&|permit| permit.give_back(own.news())), [false, false]);
     }
 }

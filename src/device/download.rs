@@ -4,10 +4,11 @@ use std::fmt;
 
 use super::block::Uses;
 use super::flights::Lane;
+use super::handle::Device;
+use super::inner::DeviceInner;
 use super::staging::{CopyOutcome, Staging};
 use super::stream::Stream;
 use super::tensor::DeviceTensor;
-use super::{Device, DeviceInner};
 use crate::driver::{RawCopy, RawEvent};
 use crate::error::{Error, Result, ShapeError};
 use crate::sync::Arc;

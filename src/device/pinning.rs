@@ -2,7 +2,7 @@
 
 use std::ptr::NonNull;
 
-use super::Device;
+use super::handle::Device;
 use super::registered::Registered;
 use super::ring::take_pinned;
 use crate::error::{Error, Result};

@@ -27,7 +27,7 @@ use crate::system::numa;
 pub(crate) struct Ring {
     /// Page-locks the blocks; `None` for a ring of pageable blocks.
     driver: Option<Driver>,
-    state: Mutex<RingState>,
+    state: Arc<Mutex<RingState>>,
     /// Held while a block is made ahead, and while idle ones are collected to be given back.
     ahead: Mutex<()>,
     /// Held from the eviction of page-locked blocks until they are unlocked: a thread that needs their room waits for it
@@ -35,7 +35,7 @@ pub(crate) struct Ring {
     unlocking: Mutex<()>,
     /// Notified when there is news for threads that wait for a slab: one came home, or a copy that holds one was
     /// submitted.
-    news: Signal,
+    news: Arc<Signal>,
     helpers: Arc<Helpers>,
     /// Where new blocks lie.
     pub(crate) placing: Placing,
@@ -102,7 +102,7 @@ impl Ring {
     ) -> Arc<Ring> {
         Arc::new(Ring {
             driver,
-            state: Mutex::new(RingState {
+            state: Arc::new(Mutex::new(RingState {
                 shelves: Default::default(),
                 pinned_bytes: 0,
                 total_bytes: 0,
@@ -110,10 +110,10 @@ impl Ring {
                 ahead_bytes: 0,
                 leaving_bytes: 0,
                 keep,
-            }),
+            })),
             ahead: Mutex::default(),
             unlocking: Mutex::default(),
-            news: Signal::default(),
+            news: Arc::default(),
             helpers,
             placing: Placing::default(),
             counters: Counters::default(),
@@ -125,8 +125,14 @@ impl Ring {
         let _ = self.placing.node.set(node);
     }
 
+    /// Opens a quota for slabs of this kind: for so many, and [`within`](SlabQuota::keep_within) so many. While it is open, the ring may
+    /// have that many more blocks.
+    pub(crate) fn open_quota(&self, kind: Kind, slabs: usize, within: usize) -> Arc<SlabQuota> {
+        SlabQuota::open(&self.state, kind, slabs, within)
+    }
+
     /// Notified when there is news for threads that wait for a slab.
-    pub(crate) fn news(&self) -> &Signal {
+    pub(crate) fn news(&self) -> &Arc<Signal> {
         &self.news
     }
 
@@ -458,7 +464,7 @@ mod tests {
         const BYTES: usize = 48 << 20;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), BYTES);
-        let quota = SlabQuota::open(&ring, Kind::Whole, 1, usize::MAX);
+        let quota = ring.open_quota(Kind::Whole, 1, usize::MAX);
         std::thread::scope(|scope| {
             scope.spawn(|| assert!(ring.make_ahead(Kind::Whole, BYTES, None)));
             while ring.state.lock().ahead_bytes == 0 && ring.state.lock().idle_pinned_bytes() == 0 {

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use super::{Device, DeviceInner};
+use super::handle::Device;
+use super::inner::DeviceInner;
 use crate::driver::RawStream;
 use crate::error::{Error, Result};
 use crate::sync::{Arc, Weak};

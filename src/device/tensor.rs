@@ -4,8 +4,9 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::block::{DeviceBlock, Uses};
+use super::handle::Device;
+use super::inner::DeviceInner;
 use super::stream::Stream;
-use super::{Device, DeviceInner};
 use crate::driver::RawEvent;
 use crate::error::Result;
 use crate::sync::Arc;

@@ -3,17 +3,17 @@
 use std::ops::Range;
 use std::ptr::NonNull;
 
-use super::assembly::Rows;
 use super::block::DeviceBlock;
-use super::buffers::{self, Size, Target};
+use super::buffer_set::Size;
+use super::buffers::{self, Rows, Target};
 use super::decoding::Undecoded;
 #[cfg(feature = "nvjpeg")]
 use super::decoding::{EncodedRows, Held};
 use super::flights::{Lane, drop_owner};
+use super::inner::{DeviceInner, Measured};
 use super::staging::Staging;
 use super::table;
 use super::tensor::DeviceTensor;
-use super::{DeviceInner, Measured};
 use crate::driver::rows::ChosenColumn;
 use crate::driver::{Gather, RawCopy, RawEvent};
 use crate::error::Result;
@@ -152,9 +152,9 @@ impl Region {
             undecoded.add(EncodedRows {
                 storage: Arc::clone(&self.storage),
                 to,
-                _block: Arc::clone(block),
+                _block: Arc::clone(block) as Arc<dyn Send + Sync>,
                 copied: None,
-                held: Held::new(device, self.storage.home()),
+                held: Held::new(&device.held, self.storage.home()),
             });
         }
         #[cfg(not(feature = "nvjpeg"))]

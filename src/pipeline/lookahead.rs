@@ -9,8 +9,9 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::plan::indices::{Indices, Sampled};
-use super::plan::options::{DeviceShard, Options};
+use super::plan::options::Options;
 use super::plan::partition::{EpochOrder, Partition, Place, Start};
+use super::plan::shard::DeviceShard;
 use crate::dataset::{Dataset, Pass};
 use crate::error::panic_message;
 use crate::sync::log;

@@ -1,5 +1,5 @@
 //! The pipeline: workers load and collate tasks ahead of the consumer, the pin thread gets them slabs, and the consumer takes them in
-//! order. `README.md` in this folder explains the protocol.
+//! order. `README.md` in this folder says which README explains what.
 
 mod build;
 mod epoch;
@@ -19,9 +19,10 @@ pub use self::build::on_error::OnError;
 pub(crate) use self::build::on_error::Retry;
 pub(crate) use self::plan::delivered::Given;
 pub(crate) use self::plan::lister::{Batching, EvenBatching, Lister};
-pub(crate) use self::plan::options::{DeviceShard, Options, Pinning};
+pub(crate) use self::plan::options::{Options, Pinning};
 pub(crate) use self::plan::partition::{EpochOrder, Partition, Place, Start};
 pub use self::plan::partition::{LastBatch, OnEmpty, Sharding};
+pub(crate) use self::plan::shard::DeviceShard;
 pub(crate) use self::shared::data::{Delivered, Made, Taken};
 pub use self::shared::sizing::{WorkerSizing, Workers};
 pub(crate) use self::threads::consumer::{Asking, Waiting};

@@ -1,7 +1,7 @@
 //! The schedule of a session: which task is opened, claimed, granted a slab, finished and delivered, and when.
 //!
 //! It is a plain state machine, without threads, clocks or devices. The threads that work on a session ask it, under the shared lock, what
-//! to do next, and report what was done. `README.md` has the states of a task as a table.
+//! to do next, and report what was done. `schedule/README.md` has the states of a task as a table.
 //!
 //! A *session* is what one consumer iterates: epochs that follow each other, as [entries](EpochEntry) of one sequence of tasks. So the
 //! boundary of two epochs changes neither the window, nor the order in which slabs are granted and tasks delivered.
@@ -18,7 +18,7 @@ mod window;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-pub(crate) use self::entry::{Claimed, Loaded, Next};
+pub(crate) use self::entry::{Claimed, Loaded, Next, TaskId};
 use self::entry::{SlabState, Stage, TaskEntry};
 use self::epoch_entry::EpochEntry;
 pub(crate) use self::epoch_entry::{EpochTasks, Removed};
@@ -30,10 +30,6 @@ use self::window::{Opens, Window};
 use super::plan::delivered::MOST_BEHIND;
 use super::plan::epoch_plan::EpochPlan;
 use crate::sync::planted;
-
-/// The number of a task within its session. Numbers run through all epochs and are never reused, so a late report finds nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct TaskId(pub(crate) u64);
 
 /// The epochs of a session, and its open tasks. Both have payloads, of which the schedule knows nothing.
 #[derive(Debug)]
@@ -127,7 +123,6 @@ impl<E, U> Schedule<E, U> {
             self.tasks.entry(task).slab = SlabState::Granting { bytes };
             return Some(Claim::Grant { task, bytes });
         }
-        let run = self.pace.rows(claimant.devices);
         let may_load = self.may_load(claimant);
         let pulls = self.mode.pulls_first && self.can_pull(claimant);
         let count = match may_load {
@@ -141,15 +136,17 @@ impl<E, U> Schedule<E, U> {
                 return Some(Claim::Finish { task });
             }
             if entry.has_parked() {
-                let claimed = entry.claim_parked(run);
+                let claimed = entry.claim_parked(self.pace.rows(claimant.devices));
                 return Some(Claim::Load { task, claimed });
             }
             if !pulls && entry.has_rows() {
-                let claimed = entry.claim_rows(run);
+                let claimed = entry.claim_rows(self.pace.rows(claimant.devices));
                 return Some(Claim::Load { task, claimed });
             }
         }
-        if let Some(epoch_entry) = self.epoch_entry_to_plan().filter(|_| claimant.beyond) {
+        if claimant.beyond
+            && let Some(epoch_entry) = self.epoch_entry_to_plan()
+        {
             epoch_entry.is_planning = true;
             return Some(Claim::Plan {
                 epoch_entry: epoch_entry.id,
@@ -186,6 +183,7 @@ impl<E, U> Schedule<E, U> {
             Stage::Solo => return Some(Claim::Solo { tasks: opened }),
             _ => {}
         }
+        let run = self.pace.rows(claimant.devices);
         let claimed = self.tasks.entry(task).claim_rows(run);
         Some(Claim::Load { task, claimed })
     }

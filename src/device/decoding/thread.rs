@@ -352,7 +352,7 @@ impl Station<'_> {
             let when_decoded = job.when_decoded.take();
             job.fields
                 .iter()
-                .for_each(|field| field.held.device.held.comes_home());
+                .for_each(|field| field.held.of.comes_home());
             let told = catch_unwind(AssertUnwindSafe(|| {
                 // First, so that the thread that is told finds its slab at home. (It may be the device's last holder.)
                 drop(job);

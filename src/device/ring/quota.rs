@@ -1,11 +1,12 @@
 //! Quotas: how much of a ring each epoch may have.
 
-use super::{Kind, Ring, RingState};
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Ordering, planted};
+use super::state::{Kind, RingState};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, planted};
 
 /// An epoch's share of a ring: how many slabs it may have out at the same time. Epochs that follow each other share one.
 pub(crate) struct SlabQuota {
-    ring: Arc<Ring>,
+    /// The ring's.
+    state: Arc<Mutex<RingState>>,
     /// What its slabs are for.
     kind: Kind,
     /// How many epochs share it.
@@ -27,16 +28,15 @@ pub(crate) struct SlabQuota {
 const LARGEST_SHARE: usize = usize::MAX >> 16;
 
 impl SlabQuota {
-    /// Opens a quota for slabs of this kind: for so many, and [`within`](SlabQuota::keep_within) so many. While it is open, the ring may
-    /// have that many more blocks.
-    pub(crate) fn open(
-        ring: &Arc<Ring>,
+    /// As [`Ring::open_quota`](super::Ring::open_quota), of a ring with this state.
+    pub(super) fn open(
+        state: &Arc<Mutex<RingState>>,
         kind: Kind,
         slabs: usize,
         within: usize,
     ) -> Arc<SlabQuota> {
         let quota = Arc::new(SlabQuota {
-            ring: Arc::clone(ring),
+            state: Arc::clone(state),
             kind,
             epochs: AtomicUsize::new(1),
             slabs: AtomicUsize::new(slabs),
@@ -46,7 +46,7 @@ impl SlabQuota {
             out: AtomicUsize::new(0),
             closed: AtomicBool::new(false),
         });
-        quota.set(&mut ring.state.lock());
+        quota.set(&mut state.lock());
         quota
     }
 
@@ -59,7 +59,7 @@ impl SlabQuota {
     /// Sets how many slabs its epochs have use for, and how many it may have out if slabs are as large as they are now. A closed quota
     /// stays closed, for the caller may be later than the epoch's end.
     pub(crate) fn set_slabs(&self, slabs: usize, within: usize) {
-        let mut state = self.ring.state.lock();
+        let mut state = self.state.lock();
         self.slabs.store(slabs, Ordering::Relaxed);
         self.within.store(within, Ordering::Relaxed);
         self.set(&mut state);
@@ -68,7 +68,7 @@ impl SlabQuota {
     /// Slabs turned out to be larger: only so many of this quota's are to be out (each other one finds out by itself). What tasks were
     /// told they would find is still theirs: see [`reserve_last`](SlabQuota::reserve_last).
     pub(crate) fn keep_within(&self, within: usize) {
-        let mut state = self.ring.state.lock();
+        let mut state = self.state.lock();
         self.within.store(within, Ordering::Relaxed);
         self.set(&mut state);
     }
@@ -79,7 +79,7 @@ impl SlabQuota {
         if self.added.load(Ordering::Relaxed) >= more {
             return;
         }
-        let mut state = self.ring.state.lock();
+        let mut state = self.state.lock();
         self.added.store(more, Ordering::Relaxed);
         self.set(&mut state);
     }
@@ -131,7 +131,7 @@ impl SlabQuota {
 
     fn shut(&self) {
         self.closed.store(true, Ordering::Relaxed);
-        self.set(&mut self.ring.state.lock());
+        self.set(&mut self.state.lock());
     }
 
     /// Identifies the quota while it lives.
@@ -214,7 +214,7 @@ impl Drop for Reservation {
 
 impl std::fmt::Debug for Reservation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SetAside").finish_non_exhaustive()
+        f.debug_struct("Reservation").finish_non_exhaustive()
     }
 }
 
@@ -227,14 +227,15 @@ impl Drop for SlabQuota {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use crate::device::ring::{Kind, Ring};
     use crate::driver::Driver;
+    use crate::sync::Arc;
 
     /// The pin thread may be about to give an epoch more slabs when the epoch ends.
     #[test]
     fn a_closed_account_stays_closed() {
         let ring = Ring::pageable(0);
-        let quota = SlabQuota::open(&ring, Kind::Whole, 2, usize::MAX);
+        let quota = ring.open_quota(Kind::Whole, 2, usize::MAX);
         quota.close();
         quota.set_slabs(100, usize::MAX);
         assert_eq!(ring.state.lock().shelves[0].shares, 0);
@@ -245,7 +246,7 @@ mod tests {
     fn a_shared_account_is_closed_by_the_last() {
         let ring = Ring::pageable(0);
         let shares = || ring.state.lock().shelves[0].shares;
-        let first = SlabQuota::open(&ring, Kind::Whole, 5, usize::MAX);
+        let first = ring.open_quota(Kind::Whole, 5, usize::MAX);
         let second = first.share();
         assert_eq!(shares(), 5);
         first.close();
@@ -260,7 +261,7 @@ mod tests {
         const BYTES: usize = 1 << 12;
         let driver = Driver::Cpu(crate::driver::cpu::Cpu::new(None));
         let ring = Ring::pinned(driver, Arc::default(), 2 * BYTES);
-        let quota = SlabQuota::open(&ring, Kind::Whole, 10, usize::MAX);
+        let quota = ring.open_quota(Kind::Whole, 10, usize::MAX);
         let take = |reserve| {
             let reservation = quota.reserve(reserve, 0)?;
             ring.take_for(reservation, BYTES, BYTES, reserve, true)

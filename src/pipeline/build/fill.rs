@@ -570,7 +570,9 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         };
         let rows = self.source.rows();
         let (loaded, failure) = self.load(Claimed::Rows(0..rows), &ask, watch);
-        failure.map_or(Ok(()), Err)?;
+        if let Some(failed) = failure {
+            return Err(failed);
+        }
         self.are_all_kept()?;
         if !is_asked.get() {
             self.at.begins(Doing::Planning);

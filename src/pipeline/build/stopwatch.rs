@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use crate::meter::{Decoded, Meter, More, TookNs, nanoseconds_between};
+use crate::meter::{Decoded, Meter, TookNs, nanoseconds_between};
 use crate::pipeline::schedule::Claimed;
 use crate::pipeline::traits::Spent;
 use crate::sync::Instant;
@@ -61,13 +61,6 @@ impl Timed {
 /// thread, are timed.
 const LONG_SAMPLE_NS: u64 = 25_000;
 const LONG_BATCH_NS: u64 = 400_000;
-
-impl Spent {
-    /// For the timeline.
-    pub(crate) fn more(self) -> More {
-        More::Spent([self.loading_ns, self.decoding_ns, self.collating_ns])
-    }
-}
 
 /// Runs from `start` to one of its ends.
 pub(crate) struct Stopwatch {
@@ -216,7 +209,14 @@ impl Stopwatch {
                 (loading, rest - loading)
             }
         };
-        self.spent(meter, elapsed_ns, sampling, loading + announcing, collating)
+        let took = TookNs {
+            sampling,
+            loading: loading + announcing,
+            fetching: 0,
+            decoding,
+            collating,
+        };
+        self.spent(meter, elapsed_ns, took)
     }
 
     /// Ends a task of so many rows that one thread made, and says what the time went to.
@@ -259,32 +259,25 @@ impl Stopwatch {
         );
         let collating = rest - loading;
         meter.collating_times.count(collating);
-        self.spent(meter, elapsed_ns, sampling, loading + announcing, collating)
-    }
-
-    /// Counts what the time went to.
-    fn spent(
-        self,
-        meter: &Meter,
-        elapsed_ns: u64,
-        sampling: u64,
-        loading: u64,
-        collating: u64,
-    ) -> Spent {
-        let decoding = self.decoded.ns().min(elapsed_ns);
-        let fetching = self.decoded.fetched_ns().min(loading);
-        meter.made_in(TookNs {
+        let took = TookNs {
             sampling,
-            loading,
-            fetching,
+            loading: loading + announcing,
+            fetching: 0,
             decoding,
             collating,
-        });
+        };
+        self.spent(meter, elapsed_ns, took)
+    }
+
+    /// Counts what the time went to. (How much of loading was fetching is asked here.)
+    fn spent(self, meter: &Meter, elapsed_ns: u64, took: TookNs) -> Spent {
+        let fetching = self.decoded.fetched_ns().min(took.loading);
+        meter.made_in(TookNs { fetching, ..took });
         Spent {
             elapsed_ns,
-            loading_ns: loading,
-            decoding_ns: decoding,
-            collating_ns: collating,
+            loading_ns: took.loading,
+            decoding_ns: took.decoding,
+            collating_ns: took.collating,
         }
     }
 

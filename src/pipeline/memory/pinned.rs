@@ -179,7 +179,7 @@ impl<B: Batch> Memory<B> {
             }
             None => {
                 if let Some(permit) = permit {
-                    permit.give_back(&device.ring);
+                    permit.give_back(device.ring.news());
                 }
                 match device.ring.is_beyond_budget(want.bytes) {
                     // No slab that comes home helps a batch that is larger than the whole budget.

@@ -10,8 +10,8 @@ pub(crate) fn limited(options: &[Options]) -> Option<Arc<ByteBudget>> {
     let limit = options[0].max_bytes?;
     let several = options.iter().filter(|_| options.len() > 1);
     let pinning = several.filter_map(|options| options.pinning.as_ref());
-    let rings = pinning.map(|pinning| Arc::downgrade(pinning.ring()));
-    Some(ByteBudget::new(limit, rings.collect()))
+    let news = pinning.map(|pinning| Arc::downgrade(pinning.ring().news()));
+    Some(ByteBudget::new(limit, news.collect()))
 }
 
 impl<B: 'static> Memory<B> {

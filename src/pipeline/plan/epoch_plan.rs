@@ -2,8 +2,9 @@
 
 use super::delivered::Given;
 use super::lister::Batching;
-use super::options::{DeviceShard, Options};
+use super::options::Options;
 use super::partition::{Even, Partition};
+use super::shard::DeviceShard;
 use crate::device::Kind;
 use crate::tensor::Offload;
 use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, MOST_RUNS_AHEAD, SLABS_IN_TURN};

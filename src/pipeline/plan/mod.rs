@@ -7,3 +7,4 @@ pub(super) mod indices;
 pub(super) mod lister;
 pub(super) mod options;
 pub(super) mod partition;
+pub(super) mod shard;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::epoch_plan::{Destination, Machine};
 use super::lister::{Batching, EvenBatching, FirstEpoch};
 use super::partition::{EpochOrder, Even, LastBatch, Listed, Lists, Partition, Start};
+use super::shard::DeviceShard;
 use crate::device::{Device, Ring};
 use crate::sync::Arc;
 use crate::system::numa::Cores;
@@ -61,27 +62,6 @@ impl Pinning {
     pub(crate) fn ring(&self) -> &Arc<Ring> {
         &self.device.inner.ring
     }
-}
-
-/// Which of how many consumers of this rank a session is for, and on which device. Each has batches of its own, as if it were a rank.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct DeviceShard {
-    /// The number of the loader's device that the session is loaded for.
-    pub(crate) device: usize,
-    pub(crate) index: u64,
-    pub(crate) of: u64,
-    /// Tells one split from another.
-    pub(crate) split: u64,
-}
-
-impl DeviceShard {
-    /// A single consumer has all batches of this rank, for the first of the loader's devices.
-    pub(crate) const WHOLE: DeviceShard = DeviceShard {
-        device: 0,
-        index: 0,
-        of: 1,
-        split: 0,
-    };
 }
 
 impl Options {

@@ -3,15 +3,18 @@
 mod empty;
 mod even;
 mod listed;
+mod place;
 
 pub use empty::OnEmpty;
 pub(crate) use even::Even;
+pub use even::{LastBatch, Sharding};
 pub(crate) use listed::{Listed, Lists};
+pub(crate) use place::Place;
 
 use std::fmt;
 
 use super::delivered::Given;
-use super::options::DeviceShard;
+use super::shard::DeviceShard;
 use crate::sampler::Sampler;
 use crate::sync::Arc;
 
@@ -195,83 +198,6 @@ impl fmt::Debug for EpochOrder {
     }
 }
 
-/// What becomes of an epoch's last global batch if there are not enough samples to fill it.
-///
-/// Whatever it is, all ranks have equally many batches, so none waits for another in a collective operation. Where a
-/// [batch sampler](crate::sampler::BatchSampler) lists the batches, the last global batch is the last lists, if they are fewer than ranks.
-/// (With [`OnEmpty::Keep`], each rank without a list has an empty batch.)
-///
-/// *Filler* rows repeat samples from the beginning of the epoch's order, with random numbers of their own. They are a batch's last
-/// rows: [`BatchInfo`](crate::loader::BatchInfo) tells how many rows are real, so that an evaluation counts each sample once.
-///
-/// # Examples
-///
-/// Ten samples on two ranks, three to a batch:
-///
-/// ```
-/// use pinfeed::loader::{LastBatch, World};
-/// use pinfeed::{DataLoader, from_fn};
-///
-/// let batches = |rank, last| -> pinfeed::Result<Vec<Vec<i64>>> {
-///     let loader = DataLoader::builder(from_fn(10, |index, _| Ok(index as i64)))
-///         .batch_size(3)
-///         .world(World::new(rank, 2)?)
-///         .last_batch(last)
-///         .build()?;
-///     loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect()
-/// };
-/// assert_eq!(batches(0, LastBatch::Drop)?, [[0, 1, 2]]);
-/// assert_eq!(batches(1, LastBatch::Drop)?, [[3, 4, 5]]);
-/// assert_eq!(batches(0, LastBatch::Partial)?, [&[0, 1, 2][..], &[6, 7]]);
-/// assert_eq!(batches(1, LastBatch::Partial)?, [&[3, 4, 5][..], &[8, 9]]);
-/// assert_eq!(batches(0, LastBatch::Fill)?, [[0, 1, 2], [6, 7, 8]]);
-/// assert_eq!(batches(1, LastBatch::Fill)?, [[3, 4, 5], [9, 0, 1]]); // 0 and 1 are filler
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum LastBatch {
-    /// It is left out: `drop_last(true)`.
-    Drop,
-    /// It has the samples that are left, divided evenly among the ranks. (If there are fewer than ranks, each rank without a sample
-    /// gets one filler row. So does each rank without a list, where batches are listed: lists stay whole.) The default.
-    #[default]
-    Partial,
-    /// It is as large as the others: what is missing is filler. (Where batches are listed, as `Partial`.)
-    Fill,
-}
-
-/// How ranks share the samples of a global batch.
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::loader::{Sharding, World};
-/// use pinfeed::{DataLoader, from_fn};
-///
-/// let samples = from_fn(8, |index, _| Ok(index as i64));
-/// let loader = DataLoader::builder(samples)
-///     .batch_size(2)
-///     .world(World::new(1, 2)?)
-///     .sharding(Sharding::Strided { drop_last: false })
-///     .build()?;
-/// let seen: Vec<_> = loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect::<pinfeed::Result<_>>()?;
-/// assert_eq!(seen, [[1, 3], [5, 7]]);
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
-pub enum Sharding {
-    /// Each rank gets a slice: of `R` ranks, rank `r` gets the `r`-th `batch_size` samples of each `R * batch_size`. The default.
-    #[default]
-    Slices,
-    /// Of `R` ranks, rank `r` gets the samples at positions `r`, `r + R`, `r + 2 R`, ..., as with PyTorch's `DistributedSampler`.
-    /// The samples of a global batch are the same as with slices.
-    Strided {
-        /// As PyTorch's option: whether the last samples are left out if `R` does not divide their number. Otherwise there are up to
-        /// `R - 1` filler rows, one for each of the last ranks.
-        drop_last: bool,
-    },
-}
-
 /// Where the loading of an epoch begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Start {
@@ -311,70 +237,5 @@ impl Start {
                 ..self
             },
         }
-    }
-}
-
-/// Where a task lies in its epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Place {
-    pub(crate) epoch: u64,
-    /// The number of its batch, within the epoch and the shard.
-    pub(crate) batch: u64,
-    /// The position of its first sample in the epoch's order. The positions of filler rows are behind the order's end.
-    pub(crate) start: u64,
-    /// How far apart the positions of its rows are.
-    pub(crate) step: u64,
-    /// 0: it is an empty batch.
-    pub(crate) rows: usize,
-    /// The row of its batch that it begins with: 0, except in later parts of a batch.
-    pub(crate) first_row: usize,
-    /// How many rows its whole batch has.
-    pub(crate) batch_rows: usize,
-    /// The number of samples in the whole order.
-    pub(crate) samples: u64,
-}
-
-impl Place {
-    /// Whether it is an empty batch.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.rows == 0
-    }
-
-    /// How many samples are loaded for it: its rows, or a pattern that tells what rows would be like.
-    pub(crate) fn loaded_rows(&self) -> usize {
-        self.rows.max(1)
-    }
-
-    /// Whether the task is its batch's last.
-    pub(crate) fn ends_batch(&self) -> bool {
-        self.first_row + self.rows == self.batch_rows
-    }
-
-    /// The position that keys the random numbers of a row: each row of an epoch has its own, filler rows too.
-    pub(crate) fn key(&self, row: usize) -> u64 {
-        self.start
-            .saturating_add((row as u64).saturating_mul(self.step))
-    }
-
-    /// The position of a row's sample in the epoch's order.
-    pub(crate) fn position(&self, row: usize) -> u64 {
-        match self.key(row) {
-            real if real < self.samples => real,
-            filler => filler % self.samples,
-        }
-    }
-
-    /// How many rows, from a row on, have positions that lie side by side.
-    pub(crate) fn side_by_side(&self, row: usize) -> u64 {
-        match self.step {
-            1 => self.samples - self.position(row),
-            _ => 1,
-        }
-    }
-
-    /// How many of the rows are real.
-    pub(crate) fn real_rows(&self) -> usize {
-        let left = self.samples.saturating_sub(self.start);
-        left.div_ceil(self.step).min(self.rows as u64) as usize
     }
 }

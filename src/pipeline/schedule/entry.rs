@@ -2,6 +2,10 @@
 
 use std::ops::Range;
 
+/// The number of a task within its session. Numbers run through all epochs and are never reused, so a late report finds nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TaskId(pub(crate) u64);
+
 /// What the schedule knows of one open task.
 #[derive(Debug)]
 pub(super) struct TaskEntry<U> {

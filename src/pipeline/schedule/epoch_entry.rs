@@ -2,7 +2,8 @@
 
 use std::ops::RangeBounds;
 
-use super::{Schedule, TaskId};
+use super::Schedule;
+use super::entry::TaskId;
 use crate::pipeline::plan::epoch_plan::EpochPlan;
 
 /// One epoch of a session.

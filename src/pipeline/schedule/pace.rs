@@ -1,6 +1,6 @@
 //! Pace: what was learned of samples and tasks, as far as it decides how far ahead tasks are made.
 
-use super::TaskId;
+use super::entry::TaskId;
 use crate::device::block_bytes;
 use crate::pipeline::plan::epoch_plan::EpochPlan;
 use crate::tuning::{COPYING_BYTES_PER_10_NS, RUN_NS, RUN_NS_PER_DEVICE};

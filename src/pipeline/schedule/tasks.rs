@@ -3,8 +3,7 @@
 use std::collections::VecDeque;
 use std::ops::RangeBounds;
 
-use super::TaskId;
-use super::entry::{Stage, TaskEntry};
+use super::entry::{Stage, TaskEntry, TaskId};
 
 /// A session's tasks, from the first that was not delivered to the last that was opened.
 #[derive(Debug)]

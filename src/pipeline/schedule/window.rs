@@ -3,7 +3,7 @@
 //! A plan says how many tasks may be open. Where they take microseconds, and the program did not say `prefetch`, more of them may, so that
 //! a worker makes several in a run, and the consumer takes several at once. All of that follows from the plan and the pace, here.
 
-use super::TaskId;
+use super::entry::TaskId;
 use super::pace::Pace;
 use crate::device::Pieces;
 use crate::pipeline::plan::epoch_plan::{EpochPlan, Solo};
@@ -63,14 +63,17 @@ impl Window {
         next: TaskId,
     ) -> Window {
         let usual = if solo.grows { plan.window } else { self.tasks };
-        // (The caller's thread is the only one, and makes one pageable task at a time.)
-        let alone = usize::from(solo.workers == 0 && !solo.is_pinned);
-        let Some(ns) = ns else {
-            return Window {
-                tasks: usual,
-                run: alone,
-                ..self
-            };
+        // The caller's thread is the only one, and makes one pageable task at a time.
+        let is_callers = solo.workers == 0 && !solo.is_pinned;
+        let ns = match ns {
+            Some(ns) if !is_callers => ns,
+            _ => {
+                return Window {
+                    tasks: usual,
+                    run: usize::from(is_callers),
+                    ..self
+                };
+            }
         };
         let is_fast = ns <= RUN_NS / 2;
         let runs = solo.runs();
@@ -105,7 +108,6 @@ impl Window {
         // claimed with it.
         let share = (tasks / runs).max(1).min(times(RUN_NS)).max(1);
         let run = match (is_whole && may_share, plan.any_order) {
-            _ if alone > 0 => alone,
             (false, _) => 0,
             (true, true) => 1,
             (true, false) => share.min(per_slab),

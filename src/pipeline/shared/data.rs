@@ -147,7 +147,8 @@ impl<B> TaskData<B> {
         }
     }
 
-    fn is_pageable(&self) -> bool {
+    /// Its memory is pageable, so sending it takes as long as its copy.
+    pub(super) fn is_pageable(&self) -> bool {
         self.is_unpinned || self.context.quota.is_none()
     }
 

@@ -3,8 +3,7 @@
 use std::any::Any;
 
 use super::data::{EpochData, TaskData};
-use super::lock::Shared;
-use super::state::Wake;
+use super::slab_size::SlabSizes;
 use crate::device::SlabQuota;
 use crate::error::drop_each;
 use crate::pipeline::schedule::Removed;
@@ -93,23 +92,21 @@ impl<B: 'static> Deferred<B> {
         }
     }
 
-    /// Runs without the lock. Threads are told first, because a user's `drop` may take long, or wait for one of them.
-    pub(super) fn perform(self, shared: &Shared<B>, worker: Option<Wake>) {
-        if let Some(is_wide) = self.found_wide {
-            let _ = shared.is_wide.set(is_wide);
-        }
+    /// Whose pin thread is to be told.
+    pub(super) fn told(&self) -> Option<usize> {
+        self.told
+    }
+
+    /// Tells threads, and sets quotas. Without the lock, as all of this.
+    pub(super) fn settle(&self, slab_sizes: &SlabSizes) {
         if let Some(leftovers) = &self.leftovers {
             leftovers.tell_passes();
-            leftovers.settle_quotas(shared);
+            leftovers.settle_quotas(slab_sizes);
         }
-        if let Some(device) = self.told {
-            shared.tell_pin_thread(device);
-        }
-        match worker {
-            Some(Wake::One(group)) => _ = shared.workers[group].notify_one(),
-            Some(Wake::Inactive) => _ = shared.inactive.notify_all(),
-            None => {}
-        }
+    }
+
+    /// Drops what was removed: last, because a user's `drop` may take long, or wait for one of the threads.
+    pub(super) fn drop_removed(self) {
         if let Some(leftovers) = self.leftovers {
             drop_each(leftovers.removed.tasks);
             drop_each(leftovers.removed.epochs);
@@ -126,9 +123,9 @@ impl<B: 'static> Leftovers<B> {
         passes.for_each(|context| context.leaves());
     }
 
-    fn settle_quotas(&self, shared: &Shared<B>) {
+    fn settle_quotas(&self, slab_sizes: &SlabSizes) {
         for (quota, slabs) in &self.slabs {
-            quota.set_slabs(*slabs, shared.slab_sizes.within(quota.kind()));
+            quota.set_slabs(*slabs, slab_sizes.within(quota.kind()));
         }
         let ended = self.removed.epochs.iter().filter_map(EpochData::quota);
         ended.chain(&self.quotas).for_each(|quota| quota.close());

@@ -6,7 +6,7 @@ use std::ops::{Deref, DerefMut};
 use super::deferred::Deferred;
 use super::session::Session;
 use super::slab_size::SlabSizes;
-use super::state::State;
+use super::state::{State, Wake};
 use crate::device::Ring;
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::TaskId;
@@ -49,6 +49,23 @@ impl<B: 'static> Shared<B> {
 
     pub(crate) fn lock(&self) -> Locked<'_, B> {
         Locked::new(self)
+    }
+
+    /// Does what was deferred, without the lock. Threads are told first.
+    fn perform(&self, deferred: Deferred<B>, worker: Option<Wake>) {
+        if let Some(is_wide) = deferred.found_wide {
+            let _ = self.is_wide.set(is_wide);
+        }
+        deferred.settle(&self.slab_sizes);
+        if let Some(device) = deferred.told() {
+            self.tell_pin_thread(device);
+        }
+        match worker {
+            Some(Wake::One(group)) => _ = self.workers[group].notify_one(),
+            Some(Wake::Inactive) => _ = self.inactive.notify_all(),
+            None => {}
+        }
+        deferred.drop_removed();
     }
 
     /// Tells the device's pin thread to look again.
@@ -140,11 +157,14 @@ impl<'a, B: 'static> Locked<'a, B> {
     }
 
     fn release(&mut self) {
+        if self.deferred.is_empty() {
+            return drop(self.state.take());
+        }
         let deferred = std::mem::take(&mut self.deferred);
         let state = self.state.as_mut().filter(|_| deferred.wake_workers);
         let worker = state.and_then(|state| state.worker_to_wake());
         drop(self.state.take());
-        deferred.perform(self.shared, worker);
+        self.shared.perform(deferred, worker);
     }
 }
 

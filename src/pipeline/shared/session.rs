@@ -9,8 +9,8 @@ use crate::device::{ByteBudget, BytePermit, Reservation, SlabQuota};
 use crate::error::Result;
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::epoch_plan::EpochPlan;
-use crate::pipeline::plan::options::DeviceShard;
 use crate::pipeline::plan::partition::EpochOrder;
+use crate::pipeline::plan::shard::DeviceShard;
 use crate::pipeline::schedule::{Claim, Claimant, Claimed, RunSlab, Schedule, TaskId};
 use crate::pipeline::traits::{
     Build, Changes, Each, Factory, Failed, MadeAlone, Pull, Rebuilder, SendWindow, TransferQueue,
@@ -347,7 +347,7 @@ impl<B: 'static> Session<B> {
     ) -> Option<(Arc<EpochContext>, Each<B>)> {
         let is_here = |&(task, data): &(TaskId, &TaskData<B>)| {
             data.context.epoch_entry == epoch_entry
-                && (pageable || !data.is_unpinned)
+                && (pageable || !data.is_pageable())
                 && matches!(data.outcome, Some(Ok(Made::Here(_))))
                 && data.context.batch(task) < window.allowed
         };

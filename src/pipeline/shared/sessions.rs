@@ -59,12 +59,25 @@ struct Entry<B> {
     place: Option<(Queue, Turn)>,
 }
 
-/// Sessions in the order of their keys, which ascend. (There is mostly one, and it is looked up at each access: so it is no map.)
-#[expect(
-    clippy::vec_box,
-    reason = "when one of thousands goes, the others move"
-)]
-struct Entries<B>(Vec<Box<Entry<B>>>);
+impl<B> Entry<B> {
+    /// The session was accessed: it may have something to do.
+    fn touch(&mut self, touched: &mut Vec<u64>, asking: &mut BTreeSet<(usize, u64)>) {
+        let key = self.session.key;
+        let is_woken =
+            self.place.is_some() || !planted("a quiet line stays quiet when somebody has had it");
+        if !self.is_touched && is_woken {
+            self.is_touched = true;
+            touched.push(key);
+        }
+        if !self.is_asking {
+            self.is_asking = true;
+            asking.insert((self.session.share.device, key));
+        }
+    }
+}
+
+/// Sessions by their keys, which ascend. (There are mostly one or two, and they are looked up at each access: so it is no map.)
+struct Entries<B>(Vec<(u64, Box<Entry<B>>)>);
 
 impl<B> Entries<B> {
     fn len(&self) -> usize {
@@ -74,33 +87,30 @@ impl<B> Entries<B> {
     #[inline]
     fn index_of(&self, key: u64) -> Option<usize> {
         match &*self.0 {
-            [alone] => (alone.session.key == key).then_some(0),
-            entries => {
-                let found = entries.binary_search_by_key(&key, |entry| entry.session.key);
-                found.ok()
-            }
+            [(alone, _)] => (*alone == key).then_some(0),
+            entries => entries.binary_search_by_key(&key, |(key, _)| *key).ok(),
         }
     }
 
     fn get(&self, key: u64) -> Option<&Entry<B>> {
         let index = self.index_of(key)?;
-        Some(&self.0[index])
+        Some(&self.0[index].1)
     }
 
     #[inline]
     fn get_mut(&mut self, key: u64) -> Option<&mut Entry<B>> {
         let index = self.index_of(key)?;
-        Some(&mut self.0[index])
+        Some(&mut self.0[index].1)
     }
 
     /// Adds one with a key above all others.
     fn push(&mut self, entry: Entry<B>) {
-        self.0.push(Box::new(entry));
+        self.0.push((entry.session.key, Box::new(entry)));
     }
 
     fn remove(&mut self, key: u64) -> Option<Box<Entry<B>>> {
         let index = self.index_of(key)?;
-        Some(self.0.remove(index))
+        Some(self.0.remove(index).1)
     }
 }
 
@@ -138,8 +148,8 @@ impl<B: 'static> Sessions<B> {
         }
         self.of_device[device] += 1;
         // A session that was alone was in no queue, or in one where it was before that.
-        if let Some(alone) = self.alone().map(|alone| alone.session.key) {
-            self.touch(alone);
+        if let [(_, alone)] = &mut *self.entries.0 {
+            alone.touch(&mut self.touched, &mut self.asking);
         }
         let entry = Entry {
             session,
@@ -180,50 +190,37 @@ impl<B: 'static> Sessions<B> {
     /// A session, for a caller that may change it.
     #[inline]
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut Session<B>> {
-        if self.entries.len() > 1 {
-            self.touch(key);
-        }
+        let is_alone = self.entries.len() == 1;
         let entry = self.entries.get_mut(key)?;
+        if !is_alone && !(entry.is_touched && entry.is_asking) {
+            entry.touch(&mut self.touched, &mut self.asking);
+        }
         Some(&mut entry.session)
-    }
-
-    /// A session is accessed: it may have something to do.
-    fn touch(&mut self, key: u64) {
-        let Some(entry) = self.entries.get_mut(key) else {
-            return;
-        };
-        let is_woken =
-            entry.place.is_some() || !planted("a quiet line stays quiet when somebody has had it");
-        if !entry.is_touched && is_woken {
-            entry.is_touched = true;
-            self.touched.push(key);
-        }
-        if !entry.is_asking {
-            entry.is_asking = true;
-            self.asking.insert((entry.session.share.device, key));
-        }
     }
 
     /// The session, if it is alone.
     fn alone(&mut self) -> Option<&mut Entry<B>> {
         match &mut *self.entries.0 {
-            [alone] => Some(alone),
+            [(_, alone)] => Some(alone),
             _ => None,
         }
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Session<B>> {
-        self.entries.0.iter().map(|entry| &entry.session)
+        self.entries.0.iter().map(|(_, entry)| &entry.session)
     }
 
     pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Session<B>> {
-        self.entries.0.iter_mut().map(|entry| &mut entry.session)
+        self.entries
+            .0
+            .iter_mut()
+            .map(|(_, entry)| &mut entry.session)
     }
 
     /// The session, if there is only one.
     pub(crate) fn only(&self) -> Option<&Session<B>> {
         match &*self.entries.0 {
-            [alone] => Some(&alone.session),
+            [(_, alone)] => Some(&alone.session),
             _ => None,
         }
     }
@@ -243,7 +240,7 @@ impl<B: 'static> Sessions<B> {
         let several = self.blocked.iter().filter(move |_| !is_alone);
         let several = several.filter_map(|key| Some(&entries.get(*key)?.session));
         let alone = entries.0.iter().take(usize::from(is_alone));
-        let alone = alone.map(|entry| &entry.session);
+        let alone = alone.map(|(_, entry)| &entry.session);
         alone
             .filter(|session| session.schedule.is_blocked())
             .chain(several)

@@ -9,7 +9,7 @@ use super::sessions::Sessions;
 use super::sizing::{ActiveWorkers, WorkerSizing};
 use super::workers::{Assignment, WorkerSlot};
 use crate::device::ByteBudget;
-use crate::pipeline::plan::options::DeviceShard;
+use crate::pipeline::plan::shard::DeviceShard;
 use crate::pipeline::schedule::{Claimant, Schedule, TaskId};
 use crate::pipeline::traits::{EpochHandle, Factory};
 use crate::pipeline::worker_status::WorkerStatus;

@@ -239,14 +239,11 @@ impl<B: Batch> Pipeline<B> {
                 }
                 Polled::NotYet => {}
             }
-            let Some(session) = sessions.session(handle.session) else {
-                return Poll::Ready(None);
-            };
-            session.schedule.block();
             let job = sessions.claim_requeued(Some(handle.session));
             let Some(session) = sessions.session(handle.session) else {
                 return Poll::Ready(None);
             };
+            session.schedule.block();
             // (What is loaded while a decoder works is for later: there is time for it, or not.)
             let has_time = || patience.end(Instant::now()).is_some();
             if job.is_none() && session.schedule.is_next_being_sent() && !has_time() {

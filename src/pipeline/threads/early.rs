@@ -5,8 +5,8 @@ use crate::batch::Batch;
 use crate::pipeline::memory::early::Early;
 use crate::pipeline::plan::epoch_plan::plan;
 use crate::pipeline::plan::lister::Batching;
-use crate::pipeline::plan::options::DeviceShard;
 use crate::pipeline::plan::partition::Start;
+use crate::pipeline::plan::shard::DeviceShard;
 use crate::tuning::DEFAULT_DEPTH_BATCHES;
 
 /// What a batch may take beside its samples: each of its tensors begins at a multiple of 256 bytes. (Those with more tensors, and bytes

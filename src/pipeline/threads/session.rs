@@ -14,8 +14,8 @@ use crate::pipeline::lookahead::Announcer;
 use crate::pipeline::plan::delivered::Progress;
 use crate::pipeline::plan::epoch_plan::{Destination, EpochPlan, destination_matters, plan};
 use crate::pipeline::plan::lister::Batching;
-use crate::pipeline::plan::options::DeviceShard;
 use crate::pipeline::plan::partition::{Partition, Start};
+use crate::pipeline::plan::shard::DeviceShard;
 use crate::pipeline::schedule::TaskId;
 use crate::pipeline::shared::data::EpochData;
 use crate::pipeline::traits::{Beginning, EpochHandle, Pull, Reached, StreamStart, TransferQueue};
@@ -315,8 +315,7 @@ impl<B: Batch> Pipeline<B> {
         let slabs = plan.slabs(self.shared.is_wide.get() == Some(&true));
         let within = self.shared.slab_sizes.within(plan.kind());
         let quota = options.pinning.as_ref();
-        let quota =
-            quota.map(|pinning| SlabQuota::open(pinning.ring(), plan.kind(), slabs, within));
+        let quota = quota.map(|pinning| pinning.ring().open_quota(plan.kind(), slabs, within));
         let mut state = self.lock();
         let session = state.session(handle.session);
         let context = session.and_then(|(session, _)| {

@@ -4,8 +4,8 @@ use super::Reached;
 use crate::meter::Meter;
 use crate::pipeline::lookahead::Announcer;
 use crate::pipeline::plan::delivered::Progress;
-use crate::pipeline::plan::options::DeviceShard;
 use crate::pipeline::plan::partition::Start;
+use crate::pipeline::plan::shard::DeviceShard;
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// An epoch of a session, as its consumer holds it.

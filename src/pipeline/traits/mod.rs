@@ -30,6 +30,7 @@ use super::schedule::{Claimed, Loaded};
 use super::worker_status::WorkerStatus;
 use crate::device::{Piece, Slab};
 use crate::error::{CollateError, Error, Result, SampleId};
+use crate::meter::More;
 use crate::sync::Arc;
 use crate::tensor::Offload;
 
@@ -160,4 +161,11 @@ pub(crate) struct Spent {
     pub(crate) loading_ns: u64,
     pub(crate) decoding_ns: u64,
     pub(crate) collating_ns: u64,
+}
+
+impl Spent {
+    /// For the timeline.
+    pub(crate) fn more(self) -> More {
+        More::Spent([self.loading_ns, self.decoding_ns, self.collating_ns])
+    }
 }

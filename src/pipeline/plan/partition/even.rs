@@ -1,6 +1,6 @@
 //! Even batches: an order that is dealt out to ranks, cut into batches of one size, and these into parts. All of it is arithmetic.
 
-use super::{LastBatch, Place, Sharding};
+use super::place::Place;
 
 /// The batches of one size that an epoch has.
 ///
@@ -20,6 +20,8 @@ pub(crate) struct Even {
     shards: u64,
     last: LastBatch,
     sharding: Sharding,
+    /// How many full batches the shard has: what is looked up several times for each batch.
+    full: u64,
 }
 
 impl Even {
@@ -39,6 +41,20 @@ impl Even {
             shards: 1,
             last,
             sharding: Sharding::Slices,
+            full: 0,
+        }
+        .counted()
+    }
+
+    /// The same, with its full batches counted.
+    fn counted(self) -> Even {
+        let (rows, of_each) = match self.sharding {
+            Sharding::Slices => (self.left(), self.global_batch()),
+            Sharding::Strided { drop_last } => (self.strided(drop_last), self.batch_size as u64),
+        };
+        Even {
+            full: rows / of_each,
+            ..self
         }
     }
 
@@ -50,11 +66,12 @@ impl Even {
             sharding,
             ..self
         }
+        .counted()
     }
 
     /// The batches from a position on.
     pub(crate) fn from(self, base: u64) -> Even {
-        Even { base, ..self }
+        Even { base, ..self }.counted()
     }
 
     /// The same batches, each in that many parts of about the same size.
@@ -83,19 +100,14 @@ impl Even {
 
     /// How many full batches each shard has, and how many rows its last one has behind them: 0 if there is none.
     fn dealt(&self) -> (u64, usize) {
-        let left = self.left();
-        let (full, rest) = match self.sharding {
+        let rest = match self.sharding {
             Sharding::Slices => {
-                let rest = left % self.global_batch();
+                let rest = self.left() % self.global_batch();
                 // Those of the first shards have one row more; no batch is empty.
                 let own = rest / self.shards + u64::from(self.shard < rest % self.shards);
-                let own = if rest > 0 { own.max(1) } else { 0 };
-                (left / self.global_batch(), own)
+                if rest > 0 { own.max(1) } else { 0 }
             }
-            Sharding::Strided { drop_last } => {
-                let (rows, batch_size) = (self.strided(drop_last), self.batch_size as u64);
-                (rows / batch_size, rows % batch_size)
-            }
+            Sharding::Strided { drop_last } => self.strided(drop_last) % self.batch_size as u64,
         };
         let rows = match self.last {
             LastBatch::Drop => 0,
@@ -103,16 +115,7 @@ impl Even {
             LastBatch::Fill if rest > 0 => self.batch_size,
             LastBatch::Fill => 0,
         };
-        (full, rows)
-    }
-
-    /// Whether a batch is one of the full ones. (Tasks are looked up several times for each batch, and dividing takes long.)
-    fn is_full(&self, batch: u64) -> bool {
-        let (rows, of_each) = match self.sharding {
-            Sharding::Slices => (self.left(), self.global_batch()),
-            Sharding::Strided { drop_last } => (self.strided(drop_last), self.batch_size as u64),
-        };
-        (u128::from(batch) + 1) * u128::from(of_each) <= u128::from(rows)
+        (self.full, rows)
     }
 
     /// How many rows each shard has, if they take turns.
@@ -189,15 +192,22 @@ impl Even {
 
     /// How many rows a task has.
     pub(crate) fn rows(&self, task: u64) -> usize {
-        self.place(0, task).rows
+        let (batch, part) = self.batch_and_part(task);
+        self.part_of(self.batch_rows(batch), part).1
     }
 
     /// How many rows a whole batch has.
     pub(crate) fn batch_rows(&self, batch: u64) -> usize {
-        match self.is_full(batch) {
+        match batch < self.full {
             true => self.batch_size,
-            false => self.batch_place(0, batch).rows,
+            false => self.dealt().1,
         }
+    }
+
+    /// The first row of a part of a batch with so many rows, and how many rows the part has.
+    fn part_of(&self, batch_rows: usize, part: u64) -> (usize, usize) {
+        let first_row = part as usize * self.part_rows;
+        (first_row, (batch_rows - first_row).min(self.part_rows))
     }
 
     /// Where a whole batch lies.
@@ -216,23 +226,97 @@ impl Even {
     /// Where a task lies.
     pub(crate) fn place(&self, epoch: u64, task: u64) -> Place {
         let (batch, part) = self.batch_and_part(task);
-        let batch_rows = match self.is_full(batch) {
-            true => self.batch_size,
-            false => self.dealt().1,
-        };
-        let first_row = part as usize * self.part_rows;
+        let batch_rows = self.batch_rows(batch);
+        let (first_row, rows) = self.part_of(batch_rows, part);
         let (start, step) = self.batch_start(batch);
         Place {
             epoch,
             batch,
             start: start.saturating_add((first_row as u64).saturating_mul(step)),
             step,
-            rows: (batch_rows - first_row).min(self.part_rows),
+            rows,
             first_row,
             batch_rows,
             samples: self.samples,
         }
     }
+}
+
+/// What becomes of an epoch's last global batch if there are not enough samples to fill it.
+///
+/// Whatever it is, all ranks have equally many batches, so none waits for another in a collective operation. Where a
+/// [batch sampler](crate::sampler::BatchSampler) lists the batches, the last global batch is the last lists, if they are fewer than ranks.
+/// (With [`OnEmpty::Keep`](crate::loader::OnEmpty::Keep), each rank without a list has an empty batch.)
+///
+/// *Filler* rows repeat samples from the beginning of the epoch's order, with random numbers of their own. They are a batch's last
+/// rows: [`BatchInfo`](crate::loader::BatchInfo) tells how many rows are real, so that an evaluation counts each sample once.
+///
+/// # Examples
+///
+/// Ten samples on two ranks, three to a batch:
+///
+/// ```
+/// use pinfeed::loader::{LastBatch, World};
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let batches = |rank, last| -> pinfeed::Result<Vec<Vec<i64>>> {
+///     let loader = DataLoader::builder(from_fn(10, |index, _| Ok(index as i64)))
+///         .batch_size(3)
+///         .world(World::new(rank, 2)?)
+///         .last_batch(last)
+///         .build()?;
+///     loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect()
+/// };
+/// assert_eq!(batches(0, LastBatch::Drop)?, [[0, 1, 2]]);
+/// assert_eq!(batches(1, LastBatch::Drop)?, [[3, 4, 5]]);
+/// assert_eq!(batches(0, LastBatch::Partial)?, [&[0, 1, 2][..], &[6, 7]]);
+/// assert_eq!(batches(1, LastBatch::Partial)?, [&[3, 4, 5][..], &[8, 9]]);
+/// assert_eq!(batches(0, LastBatch::Fill)?, [[0, 1, 2], [6, 7, 8]]);
+/// assert_eq!(batches(1, LastBatch::Fill)?, [[3, 4, 5], [9, 0, 1]]); // 0 and 1 are filler
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum LastBatch {
+    /// It is left out: `drop_last(true)`.
+    Drop,
+    /// It has the samples that are left, divided evenly among the ranks. (If there are fewer than ranks, each rank without a sample
+    /// gets one filler row. So does each rank without a list, where batches are listed: lists stay whole.) The default.
+    #[default]
+    Partial,
+    /// It is as large as the others: what is missing is filler. (Where batches are listed, as `Partial`.)
+    Fill,
+}
+
+/// How ranks share the samples of a global batch.
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::loader::{Sharding, World};
+/// use pinfeed::{DataLoader, from_fn};
+///
+/// let samples = from_fn(8, |index, _| Ok(index as i64));
+/// let loader = DataLoader::builder(samples)
+///     .batch_size(2)
+///     .world(World::new(1, 2)?)
+///     .sharding(Sharding::Strided { drop_last: false })
+///     .build()?;
+/// let seen: Vec<_> = loader.epoch(0).map(|batch| Ok(batch?.as_slice().to_vec())).collect::<pinfeed::Result<_>>()?;
+/// assert_eq!(seen, [[1, 3], [5, 7]]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Sharding {
+    /// Each rank gets a slice: of `R` ranks, rank `r` gets the `r`-th `batch_size` samples of each `R * batch_size`. The default.
+    #[default]
+    Slices,
+    /// Of `R` ranks, rank `r` gets the samples at positions `r`, `r + R`, `r + 2 R`, ..., as with PyTorch's `DistributedSampler`.
+    /// The samples of a global batch are the same as with slices.
+    Strided {
+        /// As PyTorch's option: whether the last samples are left out if `R` does not divide their number. Otherwise there are up to
+        /// `R - 1` filler rows, one for each of the last ranks.
+        drop_last: bool,
+    },
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use super::{OnEmpty, Place};
+use super::empty::OnEmpty;
+use super::place::Place;
 use crate::error::{Error, Result, panic_message};
 use crate::sampler::{BatchSampler, Batches};
 use crate::sync::Arc;
