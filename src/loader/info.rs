@@ -4,7 +4,8 @@ use std::fmt;
 use std::iter::FusedIterator;
 use std::time::Duration;
 
-use super::{DeviceEpoch, Epoch, Kind, Stats, TryNext};
+use super::kind::Kind;
+use super::{DeviceEpoch, Epoch, Stats, TryNext};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::pipeline::{Changes, EpochOrder, Place};
