@@ -3,6 +3,8 @@
 mod buckets;
 mod meters;
 mod recorder;
+#[cfg(feature = "serde")]
+mod seconds;
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -13,6 +15,8 @@ pub(crate) use self::meters::Meters;
 pub(crate) use self::recorder::{
     Activity, Bar, Enqueued, Event, More, Recorder, Row, Subject, Tape,
 };
+#[cfg(feature = "serde")]
+pub(crate) use self::seconds::seconds;
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, AtomicBool, Instant, Mutex, Ordering, Weak, thread_local};
 use crate::tuning::{FULLY_TIMED_UPLOADS, TIMED_UPLOAD_BYTES, UPLOADS_PER_TIMED_ONE};
@@ -589,6 +593,11 @@ impl Sum {
 
     pub(crate) fn get(&self) -> u64 {
         self.0.load(Ordering::Relaxed)
+    }
+
+    /// A sum of nanoseconds, as statistics show it.
+    pub(crate) fn time(&self) -> Duration {
+        Duration::from_nanos(self.get())
     }
 }
 

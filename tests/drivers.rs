@@ -781,7 +781,7 @@ fn together(stub: &Stub) {
         .unwrap();
     for epoch in 0..3 {
         let batches = loader.epoch(epoch);
-        while batches.stats().made_batches < BATCHES {
+        while batches.stats().made.batches < BATCHES {
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut there = batches.prefetch_to_device(&device, BATCHES as usize);

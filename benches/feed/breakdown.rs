@@ -3,7 +3,7 @@
 //!
 //! The step is a fixed one (`--step-ms`). The data set is a class folder (`--data`), or images in memory.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use pinfeed::loader::Stats;
 use pinfeed::{Batch, DataLoader, Dataset, TensorDataset};
@@ -105,10 +105,12 @@ impl Breakdown<'_> {
 
         let sum = |of: fn(&Stats) -> u64| all.iter().map(of).sum::<u64>() as f64;
         let batches = sum(|stats| stats.batches);
-        let bytes = sum(|stats| stats.transfer_bytes);
-        let per_batch = |ns: f64| ns / 1e6 / batches;
-        let transfers = sum(|stats| stats.transfers);
-        let processed = sum(|stats| stats.processed);
+        let bytes = sum(|stats| stats.transfers.bytes);
+        let time_ms =
+            |of: fn(&Stats) -> Duration| 1e3 * all.iter().map(of).sum::<Duration>().as_secs_f64();
+        let per_batch = |of: fn(&Stats) -> Duration| time_ms(of) / batches;
+        let transfers = sum(|stats| stats.transfers.count);
+        let processed = sum(|stats| stats.processing.count);
         let limit = all.last().map(|stats| format!("{:?}", stats.limit()));
         let mut record = Record::new("breakdown", self.target.name).measured(&measured);
         record.workers = Some(self.workers);
@@ -120,25 +122,28 @@ impl Breakdown<'_> {
         record.pinned_mb = Some(device.memory().pinned_bytes as f64 / 1e6);
         Ok(record
             .with("pinned", self.pinned)
-            .with_number("loading_ms", per_batch(sum(|stats| stats.loading_ns)))
-            .with_number("decoding_ms", per_batch(sum(|stats| stats.decoding_ns)))
-            .with_number("collating_ms", per_batch(sum(|stats| stats.collating_ns)))
-            .with_number("pinning_ms", per_batch(sum(|stats| stats.pinning_ns)))
-            .with_number("slab_wait_ms", per_batch(sum(|stats| stats.slab_wait_ns)))
+            .with_number("loading_ms", per_batch(|stats| stats.loading.total))
+            .with_number("decoding_ms", per_batch(|stats| stats.decoding.total))
+            .with_number("collating_ms", per_batch(|stats| stats.collating.total))
+            .with_number("pinning_ms", per_batch(|stats| stats.pinning))
+            .with_number("slab_wait_ms", per_batch(|stats| stats.slab_wait.total))
             .with_number(
                 "transfer_ms",
-                sum(|stats| stats.transfer_ns) / 1e6 / transfers,
+                time_ms(|stats| stats.transfers.total) / transfers,
             )
             .with_number(
                 "processing_ms",
-                sum(|stats| stats.processing_ns) / 1e6 / processed,
+                time_ms(|stats| stats.processing.total) / processed,
             )
-            .with_number("host_ms", per_batch(sum(|stats| stats.host_ns)))
+            .with_number("host_ms", per_batch(|stats| stats.step))
             .with_number(
                 "consumer_wait_ms",
-                per_batch(sum(|stats| stats.consumer_wait_ns)),
+                per_batch(|stats| stats.consumer_wait.total),
             )
-            .with_number("transfer_gb_s", bytes / sum(|stats| stats.transfer_ns))
+            .with_number(
+                "transfer_gb_s",
+                bytes / 1e6 / time_ms(|stats| stats.transfers.total),
+            )
             .with_number("processed_share", processed / batches)
             .with("limit", limit))
     }

@@ -184,22 +184,22 @@ mod images {
             let by = match args.decode {
                 Decoder::Cpu => "cpu",
                 Decoder::Both => "both",
-                Decoder::Device if stats.device_decoded > 0 => "device",
+                Decoder::Device if stats.decoder.decoded > 0 => "device",
                 Decoder::Device => {
                     return Err(format!(
                         "--decode device: the device decoded none of {} pictures. Either this build or this device does not decode, the \
                          batches are not page-locked (--no-pin), or it takes none of the files: {:?}",
-                        stats.samples, stats.left_to_cpu
+                        stats.samples, stats.decoder.left_to_cpu
                     )
                     .into());
                 }
             };
             Ok(Decoded {
                 by,
-                by_device: stats.device_decoded,
-                by_kernels: stats.decoded_by_kernels,
-                share: stats.device_share,
-                left_to_cpu: stats.left_to_cpu,
+                by_device: stats.decoder.decoded,
+                by_kernels: stats.decoder.by_kernels,
+                share: stats.decoder.device_share,
+                left_to_cpu: stats.decoder.left_to_cpu,
             })
         }
 

@@ -155,9 +155,9 @@ impl Run<'_> {
         Ok(record
             .with_number(
                 "copies_per_batch",
-                per_batch(stats.transfers - before.transfers),
+                per_batch(stats.transfers.count - before.transfers.count),
             )
-            .with_number("timed_share", per_batch(stats.transfer_times.count()))
+            .with_number("timed_share", per_batch(stats.transfers.each.count()))
             .with("slabs_made", memory.slabs_made)
             .with_number("device_mb", memory.device_bytes as f64 / 1e6)
             .with("leaked", memory.leaked))

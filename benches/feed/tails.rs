@@ -108,8 +108,8 @@ impl Tails<'_> {
             Ok(())
         })?;
         let (elapsed, stats) = (begun.elapsed(), loader.stats());
-        let busy_ns = (stats.loading_ns + stats.decoding_ns + stats.collating_ns) as f64;
-        let busy = busy_ns / elapsed.as_nanos() as f64 / self.workers as f64;
+        let busy = stats.loading.total + stats.decoding.total + stats.collating.total;
+        let busy = busy.as_secs_f64() / elapsed.as_secs_f64() / self.workers as f64;
         let most = run.waits.percentile_ms(1.0).unwrap_or(f64::NAN);
         let idle = 1.0 - baseline.seconds_per_step / run.seconds_per_step;
 

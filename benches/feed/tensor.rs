@@ -106,7 +106,7 @@ impl<T: Number> Run<'_, T> {
         let before = self.limits(rows)?;
         let seconds = self.args.seconds(5.0);
         let mut fed = drive::measure(&loader, self.way, &device, seconds, &mut drive::touch)?;
-        let unpinned = loader.stats().unpinned;
+        let unpinned = loader.stats().unpinned.count;
         let after = self.limits(rows)?;
         let gathered = match self.registered {
             Some(_) => self.target.bare_gather(rows)?,

@@ -1,6 +1,7 @@
 //! A device as users hold it.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::inner::DeviceInner;
 use super::stream::Stream;
@@ -237,7 +238,7 @@ impl Device {
             slabs_reused: counters.reused.get(),
             slabs_missed: counters.missed.get(),
             slabs_unlockable: counters.unlockable.get(),
-            page_locking_ns: counters.page_locking_ns.get(),
+            page_locking: counters.page_locking_ns.time(),
             unstaged: counters.unstaged.get(),
             device_bytes,
             device_held_bytes,
@@ -292,8 +293,9 @@ pub struct MemoryStats {
     pub slabs_missed: u64,
     /// Slabs that the system refused to page-lock. They stay in the ring as pageable memory.
     pub slabs_unlockable: u64,
-    /// The time spent making slabs, in nanoseconds: touching and page-locking them.
-    pub page_locking_ns: u64,
+    /// The time spent making slabs: touching and page-locking them. (With `serde`, in seconds.)
+    #[cfg_attr(feature = "serde", serde(serialize_with = "crate::meter::seconds"))]
+    pub page_locking: Duration,
     /// Large copies between pageable memory and the device that were left to the driver because the ring had no room to
     /// stage them. That is several times slower.
     pub unstaged: u64,

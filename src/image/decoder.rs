@@ -17,7 +17,7 @@
 /// for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
 ///     let (pixels, labels) = batch?; // on the device
 /// }
-/// println!("{:?}", loader.stats().left_to_cpu);
+/// println!("{:?}", loader.stats().decoder.left_to_cpu);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
@@ -60,13 +60,13 @@ pub enum Decode {
     /// (the library, or its folder), or else where the system's loader finds `libnvjpeg.so.13` or `.12`, or in CUDA's toolkit. If there is
     /// none, or it fails, each batch is [`Error::Decoder`](crate::Error::Decoder). A GPU without a hardware decoder (or whose container
     /// lacks the driver capability `video`) decodes by kernels, which a warning and
-    /// [`Stats::decoded_by_kernels`](crate::loader::Stats::decoded_by_kernels) say; `PINFEED_NVJPEG_BACKEND=hardware` in the environment
+    /// [`DecoderStats::by_kernels`](crate::loader::DecoderStats::by_kernels) say; `PINFEED_NVJPEG_BACKEND=hardware` in the environment
     /// makes that an error, and `gpu_hybrid` has kernels decode in any case. (A share that was measured with the hardware is kept when a
     /// run goes on with kernels.) Kernels are slower, compete with training for the GPU, and are best given many pictures at once: a call
     /// takes 22 ms for 64 pictures and 26 for 160 (an H100), which is as many as their memory allows for files of 110 KB. So with small
     /// batches, send more of them ahead ([`prefetch_to_device`](crate::loader::Epoch::prefetch_to_device)'s `depth`).
     ///
-    /// Single pictures that the decoder refuses are the CPU's, and [`Stats::left_to_cpu`](crate::loader::Stats::left_to_cpu) counts them.
+    /// Single pictures that the decoder refuses are the CPU's, and [`DecoderStats::left_to_cpu`](crate::loader::DecoderStats::left_to_cpu) counts them.
     /// The CPU device has a stand-in, which decodes as the CPU does.
     Device,
     /// Both: the device a share of the pictures, and the workers the others. It is for where neither keeps up alone, or where a step of the
@@ -76,7 +76,7 @@ pub enum Decode {
     /// [`Builder::device_share`](crate::loader::Builder::device_share) says, or is measured in the loader's first batches: until the
     /// decoder is open, workers decode all; then the device is given half, and the share is corrected every 8 batches until it stays the
     /// same (after 64 at the latest). It comes to what lets decoder and workers end together, or to less if the program needs less. Then it
-    /// is fixed: [`Stats::device_share`](crate::loader::Stats::device_share) says what it is, and a state that is saved later has it, so
+    /// is fixed: [`DecoderStats::device_share`](crate::loader::DecoderStats::device_share) says what it is, and a state that is saved later has it, so
     /// that the run goes on with it. Each rank measures its own. Where the ranks' states are to be equal, or a run is to be the same from
     /// its first batch when it is begun again, give the share.
     Both,

@@ -278,7 +278,7 @@ impl<D, C> Builder<D, C> {
     /// An error is temporary if it is marked so ([`Temporary`](crate::error::Temporary)), or if it is one of the system's errors of
     /// networks and network file systems ([`io::ErrorKind`](std::io::ErrorKind): `TimedOut`, `ConnectionReset`, `StaleNetworkFileHandle`,
     /// ...); an error's causes count as well. The sample draws the same random numbers each time. If the last attempt fails, too,
-    /// [`on_error`](Builder::on_error) applies. [`Stats::retried`](crate::loader::Stats::retried) counts the retries.
+    /// [`on_error`](Builder::on_error) applies. [`BadSampleStats::retried`](crate::loader::BadSampleStats::retried) counts the retries.
     ///
     /// The worker sleeps between attempts, which counts in the sample's [`timeout`](Builder::timeout). Dropping the loader ends the sleep.
     ///
@@ -298,7 +298,7 @@ impl<D, C> Builder<D, C> {
     /// });
     /// let loader = DataLoader::builder(samples).batch_size(4).retry(3, Duration::from_millis(1)).build()?;
     /// assert!(loader.epoch(0).all(|batch| batch.is_ok()));
-    /// assert_eq!(loader.stats().retried, 1);
+    /// assert_eq!(loader.stats().bad.retried, 1);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {
@@ -327,7 +327,7 @@ impl<D, C> Builder<D, C> {
     ///     .retry_at_most(8)
     ///     .build()?;
     /// assert!(loader.epoch(0).all(|batch| batch.is_err()));
-    /// assert_eq!(loader.stats().retried, 8);
+    /// assert_eq!(loader.stats().bad.retried, 8);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn retry_at_most(mut self, in_an_epoch: u64) -> Self {

@@ -220,9 +220,9 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// train.by_ref().take(5).try_for_each(|batch| batch.map(drop))?;
     /// check.by_ref().try_for_each(|batch| batch.map(drop))?;
     /// println!("{}", train.stats());
-    /// assert_eq!(train.stats().consumer_wait_times.count(), 5);
+    /// assert_eq!(train.stats().consumer_wait.each.count(), 5);
     /// let both = train.stats() + check.stats();
-    /// assert_eq!((both.epochs, both.consumer_wait_times.count()), (2, 15));
+    /// assert_eq!((both.epochs, both.consumer_wait.each.count()), (2, 15));
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn stats(&self) -> Stats {

@@ -1,14 +1,18 @@
 //! Distributions, as statistics show them.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::AddAssign;
+use std::time::Duration;
 
 use crate::meter::{Buckets, middle_of};
 
-/// How values are distributed: times in nanoseconds, or numbers of batches ([`Stats`](super::Stats) says which).
+/// How values are distributed: times (`Histogram`, whose quantiles are [`Duration`]s), or numbers of batches (`Histogram<u64>`).
 ///
-/// It counts in buckets, eight for each power of two: so quantiles are within 6.25 % of the true value, and exact below 16. Values of 2⁴²
-/// and more (73 minutes, in nanoseconds) share the last bucket. It takes 2.5 KiB at most, and two of them are added without loss.
+/// It counts in buckets, eight for each power of two: so quantiles are within 6.25 % of the true value, and exact below 16 (nanoseconds, or
+/// batches). Times of 73 minutes and more share the last bucket. It takes 2.5 KiB at most, and two of them are added without loss.
+///
+/// With `serde`, it is written as `count`, `mean`, `p50` and `p99`; times in seconds.
 ///
 /// # Examples
 ///
@@ -25,22 +29,24 @@ use crate::meter::{Buckets, middle_of};
 /// let mut epoch = loader.epoch(0);
 /// epoch.by_ref().try_for_each(|batch| batch.map(drop))?;
 ///
-/// let waits = epoch.stats().consumer_wait_times; // for each batch
+/// let waits = epoch.stats().consumer_wait.each; // for each batch
 /// assert_eq!(waits.count(), 10);
-/// println!("half of the batches came within {} us, 99 % within {} us", waits.p50() / 1_000, waits.p99() / 1_000);
-/// # assert!(waits.p50() >= 1_800_000 && waits.quantile(0.0) <= waits.p99());
+/// println!("half of the batches came within {:?}, 99 % within {:?}", waits.p50(), waits.p99());
+/// # assert!(waits.p50() >= Duration::from_micros(1_800) && waits.quantile(0.0) <= waits.p99());
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Default)]
-pub struct Histogram {
+pub struct Histogram<V = Duration> {
     /// Without the empty ones at the end.
     counts: Vec<u64>,
+    values: PhantomData<V>,
 }
 
-impl Histogram {
-    pub(super) fn of(buckets: &Buckets) -> Histogram {
+impl<V> Histogram<V> {
+    pub(super) fn of(buckets: &Buckets) -> Histogram<V> {
         Histogram {
             counts: buckets.get(),
+            values: PhantomData,
         }
     }
 
@@ -49,9 +55,7 @@ impl Histogram {
         self.counts.iter().sum()
     }
 
-    /// Returns the smallest value that at least the share `q` of all values do not exceed: 0.5 for the median, 1 for the largest; 0 if
-    /// there are none. A `q` outside 0 to 1 is clamped.
-    pub fn quantile(&self, q: f64) -> u64 {
+    fn number_at(&self, q: f64) -> u64 {
         let wanted = (q.clamp(0.0, 1.0) * self.count() as f64).ceil().max(1.0) as u64;
         let mut seen = 0;
         let reached = self.counts.iter().position(|count| {
@@ -61,36 +65,69 @@ impl Histogram {
         reached.map_or(0, middle_of)
     }
 
-    /// Returns the median.
+    fn mean_number(&self) -> f64 {
+        let counts = self.counts.iter().enumerate();
+        let sum: f64 = counts
+            .map(|(bucket, count)| middle_of(bucket) as f64 * *count as f64)
+            .sum();
+        sum / (self.count() as f64).max(1.0)
+    }
+}
+
+impl Histogram {
+    /// Returns the shortest time that at least the share `q` of all do not exceed: 0.5 for the median, 1 for the longest; zero if none was
+    /// counted. A `q` outside 0 to 1 is clamped.
+    pub fn quantile(&self, q: f64) -> Duration {
+        Duration::from_nanos(self.number_at(q))
+    }
+
+    /// Returns the median; zero if no time was counted.
+    pub fn p50(&self) -> Duration {
+        self.quantile(0.5)
+    }
+
+    /// Returns the time that one in a hundred exceeds; zero if none was counted.
+    pub fn p99(&self) -> Duration {
+        self.quantile(0.99)
+    }
+
+    /// Returns the mean; zero if no time was counted.
+    pub fn mean(&self) -> Duration {
+        Duration::from_nanos(self.mean_number() as u64)
+    }
+}
+
+impl Histogram<u64> {
+    /// Returns the smallest number that at least the share `q` of all do not exceed: 0.5 for the median, 1 for the largest; 0 if there are
+    /// none. A `q` outside 0 to 1 is clamped.
+    pub fn quantile(&self, q: f64) -> u64 {
+        self.number_at(q)
+    }
+
+    /// Returns the median; 0 if there are no numbers.
     pub fn p50(&self) -> u64 {
         self.quantile(0.5)
     }
 
-    /// Returns the value that one in a hundred exceeds.
+    /// Returns the number that one in a hundred exceeds; 0 if there are no numbers.
     pub fn p99(&self) -> u64 {
         self.quantile(0.99)
     }
 
-    /// Returns the mean; 0 if there are no values.
+    /// Returns the mean; 0 if there are no numbers.
     pub fn mean(&self) -> f64 {
-        let sum: f64 = self.values().map(|(value, count)| value * count).sum();
-        sum / (self.count() as f64).max(1.0)
+        self.mean_number()
     }
 
-    /// Returns the share of the values that are 0; 0 if there are no values.
+    /// Returns the share of the numbers that are 0; 0 if there are no numbers.
     pub fn share_of_zero(&self) -> f64 {
         let zeros = self.counts.first().copied().unwrap_or(0);
         zeros as f64 / (self.count() as f64).max(1.0)
     }
-
-    fn values(&self) -> impl Iterator<Item = (f64, f64)> {
-        let counts = self.counts.iter().enumerate();
-        counts.map(|(bucket, count)| (middle_of(bucket) as f64, *count as f64))
-    }
 }
 
-impl AddAssign<&Histogram> for Histogram {
-    fn add_assign(&mut self, other: &Histogram) {
+impl<V> AddAssign<&Histogram<V>> for Histogram<V> {
+    fn add_assign(&mut self, other: &Histogram<V>) {
         let most = self.counts.len().max(other.counts.len());
         self.counts.resize(most, 0);
         let sums = self.counts.iter_mut().zip(&other.counts);
@@ -108,25 +145,64 @@ impl fmt::Debug for Histogram {
     }
 }
 
-/// As `count`, `mean`, `p50` and `p99`.
+impl fmt::Debug for Histogram<u64> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Histogram")
+            .field("count", &self.count())
+            .field("p50", &self.p50())
+            .field("p99", &self.p99())
+            .finish()
+    }
+}
+
+/// As `count`, `mean`, `p50` and `p99`, in seconds.
 #[cfg(feature = "serde")]
 impl serde::Serialize for Histogram {
     fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        use serde::ser::SerializeStruct;
-        let mut fields = serializer.serialize_struct("Histogram", 4)?;
-        fields.serialize_field("count", &self.count())?;
-        fields.serialize_field("mean", &self.mean())?;
-        fields.serialize_field("p50", &self.p50())?;
-        fields.serialize_field("p99", &self.p99())?;
-        fields.end()
+        let quantiles = [self.p50(), self.p99()].map(|time| time.as_secs_f64());
+        serialize(
+            self.count(),
+            self.mean().as_secs_f64(),
+            quantiles,
+            serializer,
+        )
     }
+}
+
+/// As `count`, `mean`, `p50` and `p99`.
+#[cfg(feature = "serde")]
+impl serde::Serialize for Histogram<u64> {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serialize(
+            self.count(),
+            self.mean(),
+            [self.p50(), self.p99()],
+            serializer,
+        )
+    }
+}
+
+#[cfg(feature = "serde")]
+fn serialize<V: serde::Serialize, S: serde::Serializer>(
+    count: u64,
+    mean: f64,
+    [p50, p99]: [V; 2],
+    serializer: S,
+) -> Result<S::Ok, S::Error> {
+    use serde::ser::SerializeStruct;
+    let mut fields = serializer.serialize_struct("Histogram", 4)?;
+    fields.serialize_field("count", &count)?;
+    fields.serialize_field("mean", &mean)?;
+    fields.serialize_field("p50", &p50)?;
+    fields.serialize_field("p99", &p99)?;
+    fields.end()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn of(values: impl IntoIterator<Item = u64>) -> Histogram {
+    fn of(values: impl IntoIterator<Item = u64>) -> Histogram<u64> {
         let buckets = Buckets::default();
         values.into_iter().for_each(|value| buckets.count(value));
         Histogram::of(&buckets)
@@ -168,6 +244,31 @@ mod tests {
         let none = of([]);
         assert_eq!((none.count(), none.p50(), none.mean()), (0, 0, 0.0));
         assert_eq!(none, Histogram::default());
+    }
+
+    #[test]
+    fn times_are_those_of_the_nanoseconds() {
+        let buckets = Buckets::default();
+        [4_000, 4_000, 12, 1 << 41]
+            .into_iter()
+            .for_each(|ns| buckets.count(ns));
+        let (times, numbers): (Histogram, Histogram<u64>) =
+            (Histogram::of(&buckets), Histogram::of(&buckets));
+        for q in [0.0, 0.5, 0.75, 1.0] {
+            assert_eq!(times.quantile(q).as_nanos(), numbers.quantile(q).into());
+        }
+        assert_eq!(times.quantile(0.0), Duration::from_nanos(12));
+        assert_eq!(times.mean().as_nanos(), numbers.mean() as u128);
+        assert_eq!(
+            (times.p50(), times.p99()),
+            (times.quantile(0.5), times.quantile(1.0))
+        );
+        assert!(
+            format!("{times:?}").starts_with("Histogram { count: 4, p50: 3.967µs"),
+            "{times:?}"
+        );
+        let none: Histogram = Histogram::default();
+        assert_eq!((none.p99(), none.mean()), (Duration::ZERO, Duration::ZERO));
     }
 
     #[test]

@@ -36,7 +36,10 @@ pub use iterable_state::IterableState;
 pub use kind::{Indexed, Iterable, Kind};
 pub use replay::{DeviceReplay, Replay};
 pub use state::LoaderState;
-pub use stats::{Limit, Stats};
+pub use stats::{
+    BadSampleStats, DecoderStats, Limit, MadeStats, Stats, Tally, Timed, TransferStats,
+    UnpinnedStats,
+};
 pub use timeline::{Recording, Timeline};
 pub use try_next::TryNext;
 pub use world::World;

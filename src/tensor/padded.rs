@@ -124,7 +124,7 @@ impl<T: Element> Padded<T> {
     /// let loader = DataLoader::builder(texts).batch_size(4).on_error(OnError::Skip { at_most: 1 }).build()?;
     /// let texts = loader.epoch(0).next().unwrap()?;
     /// assert_eq!(texts.lengths.as_slice(), [10, 20, 40]);
-    /// assert!(loader.stats().bad_samples[0].contains("its length is 80, and at most 64 is allowed"));
+    /// assert!(loader.stats().bad.listed[0].contains("its length is 80, and at most 64 is allowed"));
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn at_most(self, length: usize) -> Result<Padded<T>, CollateError> {

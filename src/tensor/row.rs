@@ -253,7 +253,7 @@ impl<'a> Row<'a> {
     }
 
     /// Runs code that produces a row's elements, such as decoding and transforming an image, and counts its time as
-    /// decoding ([`Stats::decoding_ns`](crate::loader::Stats::decoding_ns)). The rest of the time to fill a row counts
+    /// decoding ([`Stats::decoding`](crate::loader::Stats::decoding)). The rest of the time to fill a row counts
     /// as collating.
     ///
     /// # Examples

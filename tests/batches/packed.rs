@@ -473,7 +473,7 @@ fn a_document_that_fails_for_a_while_is_tried_again() {
             .map(|row| row.unwrap().tokens.to_vec())
             .collect();
         assert_eq!(rows.concat()[..48], documents(&[4; 12]).concat());
-        assert!(loader.stats().retried > 0);
+        assert!(loader.stats().bad.retried > 0);
     }
 }
 

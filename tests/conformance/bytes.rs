@@ -88,7 +88,7 @@ fn bytes_in_flight_stay_within_their_limit(backend: &Backend) {
                     most > 0 && most <= limit + units * largest,
                     "{most} of {limit}"
                 );
-                assert_eq!(stats.unpinned, 0);
+                assert_eq!(stats.unpinned.count, 0);
             }
         }
     }

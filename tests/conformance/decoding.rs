@@ -193,7 +193,7 @@ fn decoding_gives_the_cpus_rows(backend: &Backend) {
                 let mut this = Off::default();
                 compare(backend, &there, &here, &mut this, &how);
                 // What workers decoded has the CPU's bytes.
-                assert!(this.pictures <= stats.device_decoded, "{how}");
+                assert!(this.pictures <= stats.decoder.decoded, "{how}");
                 off.bytes += this.bytes;
                 off.sum += this.sum;
                 off.most = off.most.max(this.most);
@@ -254,11 +254,11 @@ fn decoding_fails_as_on_the_cpu(backend: &Backend) {
                 let mut sent = plain.epoch(epoch).prefetch_to_device(device, 2);
                 let here: Vec<Rows> = sent.by_ref().map(fetched).collect();
                 compare(backend, &there, &here, &mut Off::default(), &how);
-                assert!(stats.device_decoded > 0, "{how}");
+                assert!(stats.decoder.decoded > 0, "{how}");
                 let cpu = sent.stats();
                 assert_eq!(
-                    (stats.samples, stats.batches, stats.replaced),
-                    (cpu.samples, cpu.batches, cpu.replaced),
+                    (stats.samples, stats.batches, stats.bad.replaced),
+                    (cpu.samples, cpu.batches, cpu.bad.replaced),
                     "{how}"
                 );
                 for (number, batch) in there.iter().enumerate() {
@@ -303,8 +303,11 @@ fn decoding_fails_as_on_the_cpu(backend: &Backend) {
 
 /// How many pictures of an epoch the device's decoder takes. (In runs of small batches without page-locked memory, it takes none.)
 fn devices_own(stats: &Stats) -> Option<u64> {
-    let all_had_memory = !stats.left_to_cpu.contains_key("no page-locked memory");
-    all_had_memory.then_some(stats.device_decoded)
+    let all_had_memory = !stats
+        .decoder
+        .left_to_cpu
+        .contains_key("no page-locked memory");
+    all_had_memory.then_some(stats.decoder.decoded)
 }
 
 /// Epochs are left in mid-decode; two loaders have one device's decoder; each epoch's counts are its own.
@@ -335,14 +338,14 @@ fn decoding_may_be_left_and_shared(backend: &Backend) {
         }
         let (rows, stats) = by_device(&loader, device, 7);
         compare(backend, &rows, &whole, &mut Off::default(), &how);
-        let left: u64 = stats.left_to_cpu.values().sum();
-        assert_eq!(stats.device_decoded + left, list.len() as u64, "{how}");
+        let left: u64 = stats.decoder.left_to_cpu.values().sum();
+        assert_eq!(stats.decoder.decoded + left, list.len() as u64, "{how}");
         if let Some(all) = devices_own(&stats) {
-            assert!(all >= DEVICES_OWN, "{how}: {:?}", stats.left_to_cpu);
+            assert!(all >= DEVICES_OWN, "{how}: {:?}", stats.decoder.left_to_cpu);
             assert_eq!(*own.get_or_insert(all), all, "{how}");
             // (Who has no page-locked memory is counted for that, whatever the picture.)
-            assert!(stats.left_to_cpu["progressive JPEG"] > 0, "{how}");
-            assert!(stats.left_to_cpu["not JPEG"] > 0, "{how}");
+            assert!(stats.decoder.left_to_cpu["progressive JPEG"] > 0, "{how}");
+            assert!(stats.decoder.left_to_cpu["not JPEG"] > 0, "{how}");
         }
         drop((rows, loader));
         assert_nothing_is_kept(device);
@@ -406,9 +409,9 @@ fn devices_decode_their_own_batches(backend: &Backend) {
         }
         let stats = loader.total_stats();
         assert!(
-            stats.device_decoded > 0,
+            stats.decoder.decoded > 0,
             "{decode:?}: {:?}",
-            stats.left_to_cpu
+            stats.decoder.left_to_cpu
         );
         drop(loader);
         devices.iter().for_each(assert_nothing_is_kept);
@@ -449,9 +452,9 @@ fn all_by_device(
             rows.extend_from_slice(pixels.as_slice());
         }
         let stats = sent.stats();
-        let left = &stats.left_to_cpu;
+        let left = &stats.decoder.left_to_cpu;
         let refused = left.get("the decoder refused it").copied().unwrap_or(0);
-        if stats.device_decoded.max(refused) == stats.samples {
+        if stats.decoder.decoded.max(refused) == stats.samples {
             return rows;
         }
         assert!(Instant::now() < patience, "left to the CPU: {left:?}");

@@ -106,10 +106,10 @@ fn registered_rows_go_from_where_they_lie(backend: &Backend) {
                 );
             }
             let stats = loader.stats();
-            assert_eq!(stats.unpinned, 0);
+            assert_eq!(stats.unpinned.count, 0);
             if epoch > 0 {
                 // The rows and the labels of each batch; were they copied on the host, they would travel as one.
-                assert_eq!(stats.transfers, 2 * 13, "workers {workers}");
+                assert_eq!(stats.transfers.count, 2 * 13, "workers {workers}");
             }
         }
         // Who asks for host batches gets them, whole.
@@ -171,7 +171,7 @@ fn rows_from_elsewhere_mix_with_registered_ones(backend: &Backend) {
                 check(&batch.unwrap().0, samples);
             }
         }
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
     }
 }
 

@@ -166,7 +166,7 @@ fn hoarded_batches_all_come(backend: &Backend) {
         let pinned = batches.iter().filter(|batch| batch.0.is_pinned()).count();
         assert!((1..20).contains(&pinned), "{pinned} of 20 are pinned");
         assert!(batches[0].0.is_pinned() && !batches[19].0.is_pinned());
-        assert_eq!(loader.stats().unpinned, 20 - pinned as u64);
+        assert_eq!(loader.stats().unpinned.count, 20 - pinned as u64);
         for (number, (images, labels)) in batches.iter().enumerate() {
             assert_eq!(labels.as_slice()[0], 10 * number as i64);
             assert!(
@@ -306,7 +306,7 @@ fn a_device_epoch_sends_ahead(backend: &Backend) {
         }
     }
     let stats = loader.stats();
-    assert_eq!((stats.batches, stats.unpinned), (21, 0));
+    assert_eq!((stats.batches, stats.unpinned.count), (21, 0));
 }
 
 fn one_copy_for_a_slab(backend: &Backend) {
@@ -323,11 +323,11 @@ fn one_copy_for_a_slab(backend: &Backend) {
     }
     let stats = loader.stats();
     assert_eq!(
-        stats.transfers, 5,
+        stats.transfers.count, 5,
         "both fields of a batch travel in one copy"
     );
-    assert!(stats.transfer_bytes >= 100 * 3_008);
-    assert!(stats.transfer_ns > 0);
+    assert!(stats.transfers.bytes >= 100 * 3_008);
+    assert!(!stats.transfers.total.is_zero());
     // Of the slab, one field alone is copied alone.
     for batch in loader.epoch(1) {
         let (images, labels): Images = batch.unwrap();
@@ -335,7 +335,7 @@ fn one_copy_for_a_slab(backend: &Backend) {
         assert!(images.is_pinned());
         drop(labels);
     }
-    assert!(loader.stats().transfer_bytes < 100 * 3_008);
+    assert!(loader.stats().transfers.bytes < 100 * 3_008);
 }
 
 fn a_custom_collate_is_pinned(backend: &Backend) {
@@ -417,21 +417,22 @@ fn processing_is_measured_on_the_consumers_stream(backend: &Backend) {
         (
             stats.batches,
             stats.samples,
-            stats.processed,
-            stats.transfers
+            stats.processing.count,
+            stats.transfers.count
         ),
         (5, 10, 5, 5)
     );
     assert!(
-        stats.processing_ns >= 45_000_000,
+        stats.processing.total >= Duration::from_millis(45),
         "five kernels of 10 ms: {stats:?}"
     );
     assert!(
-        stats.host_ns + stats.consumer_wait_ns > 0 && stats.loading_ns + stats.collating_ns > 0
+        !stats.wall_time().is_zero() && !(stats.loading.total + stats.collating.total).is_zero()
     );
     let table = stats.to_string();
     assert!(
-        table.contains("processing on the device") && table.lines().last().unwrap().ends_with('.'),
+        table.contains("processing (on the device)")
+            && table.lines().last().unwrap().ends_with('.'),
         "{table}"
     );
 }

@@ -178,13 +178,13 @@ fn parts_make_up_their_batches(backend: &Backend) {
             assert!(batches.next().is_none() && batches.len() == 0);
             let stats = loader.stats();
             assert_eq!(stats.batches, expected.len() as u64);
-            assert_eq!(stats.unpinned, 0);
+            assert_eq!(stats.unpinned.count, 0);
             // Images and labels of each part.
             let parts = expected
                 .iter()
                 .map(|samples| parts_of(samples.len(), batch_size));
             let parts: usize = parts.sum();
-            assert_eq!(stats.transfers as usize, 2 * parts, "{batch_size}");
+            assert_eq!(stats.transfers.count as usize, 2 * parts, "{batch_size}");
         }
     }
 }
@@ -218,7 +218,7 @@ fn parts_are_cut_once_samples_were_seen(backend: &Backend) {
         }
         // A batch in one piece takes one copy; ten parts of two rows each take two copies a part.
         let copies = if epoch == 0 { 1 } else { 2 * 10 };
-        assert_eq!(loader.stats().transfers, 3 * copies, "epoch {epoch}");
+        assert_eq!(loader.stats().transfers.count, 3 * copies, "epoch {epoch}");
     }
     // On the host, a batch is one piece.
     for batch in loader.epoch(3) {
@@ -253,13 +253,13 @@ fn parts_are_sent_while_the_program_is_busy(backend: &Backend) {
     let first = epoch.next().unwrap().unwrap();
     let mut waited = Duration::ZERO;
     // Three batches of 15 parts each, of images and of labels: far more than the slabs hold.
-    while loader.stats().transfers < 3 * 2 * 15 {
+    while loader.stats().transfers.count < 3 * 2 * 15 {
         assert!(waited < Duration::from_secs(20), "{}", loader.stats());
         std::thread::sleep(Duration::from_millis(1));
         waited += Duration::from_millis(1);
     }
     std::thread::sleep(Duration::from_millis(5));
-    assert_eq!(loader.stats().transfers, 3 * 2 * 15, "and not more");
+    assert_eq!(loader.stats().transfers.count, 3 * 2 * 15, "and not more");
     let all: Vec<u64> = (0..LEN as u64).collect();
     let mut expected = all.chunks(30);
     check(&first, expected.next().unwrap());
@@ -610,7 +610,7 @@ fn later_epochs_are_cut_alike(backend: &Backend) {
     for epoch in 0..6 {
         let batches = loader.epoch(epoch).prefetch_to_device(device, 1);
         batches.for_each(|batch| drop(batch.unwrap()));
-        transfers.push(loader.stats().transfers);
+        transfers.push(loader.stats().transfers.count);
     }
     // 101 bytes a sample: six parts of 17 rows, and the one of the last batch; four fields each.
     assert_eq!(transfers[1..], [4 * 7; 5], "{transfers:?}");
@@ -754,7 +754,7 @@ fn an_epoch_that_may_be_cut_locks_nothing_before(backend: &Backend) {
                 assert!(epoch.all(|batch| batch.unwrap().0.is_pinned()));
             }
         }
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
     }
 }
 
@@ -801,8 +801,8 @@ fn bad_samples_in_parts_are_replaced(backend: &Backend) {
             }
             let stats = loader.stats();
             match on_error {
-                OnError::Skip { .. } => assert_eq!((rows, stats.skipped), (LEN - 6, 6)),
-                _ => assert!(rows == LEN && stats.replaced >= 6, "{stats:?}"),
+                OnError::Skip { .. } => assert_eq!((rows, stats.bad.skipped), (LEN - 6, 6)),
+                _ => assert!(rows == LEN && stats.bad.replaced >= 6, "{stats:?}"),
             }
         }
     }

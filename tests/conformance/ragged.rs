@@ -129,7 +129,7 @@ fn ragged_rows_are_the_same_on_every_path(backend: &Backend) {
                 for (number, batch) in batches.enumerate() {
                     check_there(batch.unwrap(), first(number));
                 }
-                let copies = loader.stats().transfers as usize;
+                let copies = loader.stats().transfers.count as usize;
                 assert!(
                     !pin || copies == loader.len(),
                     "{copies} copies, not one a batch"

@@ -364,7 +364,7 @@ fn only_numbers_cross_the_link(backend: &Backend) {
         }
         let stats = there.stats();
         assert_eq!(
-            (stats.transfer_bytes, stats.unpinned),
+            (stats.transfers.bytes, stats.unpinned.count),
             (90 * 8, 0),
             "pins {pins}, by copy {by_copy}"
         );

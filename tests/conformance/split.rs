@@ -92,7 +92,7 @@ fn share(backend: &Backend) {
             });
         }
     });
-    assert_eq!(loader.stats().unpinned, 0);
+    assert_eq!(loader.stats().unpinned.count, 0);
     assert_eq!(backend.device.memory().leaked, 0);
 }
 

@@ -125,7 +125,7 @@ fn batches_that_are_sent_together_are_themselves(backend: &Backend) {
                     }
                 }
             }
-            assert_eq!(loader.stats().unpinned, 0);
+            assert_eq!(loader.stats().unpinned.count, 0);
         }
     }
 }

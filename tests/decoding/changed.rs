@@ -15,7 +15,7 @@ fn devices_own(device: &Device) -> u64 {
     for epoch in 0..2 {
         let mut sent = loader.epoch(epoch).prefetch_to_device(device, 2);
         assert!(sent.by_ref().all(|batch| batch.is_ok()));
-        last = sent.stats().device_decoded;
+        last = sent.stats().decoder.decoded;
     }
     assert!(last >= 15, "{last}");
     last
@@ -60,7 +60,7 @@ fn changed_pictures_are_the_cpus() {
                 let here = expected(&pictures, &device, batch, epoch);
                 assert!(rows == here, "{how}");
                 if epoch > 0 {
-                    assert_eq!(sent.stats().device_decoded, all, "{how}");
+                    assert_eq!(sent.stats().decoder.decoded, all, "{how}");
                 }
             }
         }
@@ -98,9 +98,9 @@ fn what_is_left_to_the_cpu_is_counted() {
             let rows: Rows = sent.by_ref().map(fetched).collect();
             assert!(rows == expected(&pictures, &device, 8, epoch), "{reason}");
             let stats = sent.stats();
-            let left = stats.left_to_cpu.get(reason).copied().unwrap_or(0);
+            let left = stats.decoder.left_to_cpu.get(reason).copied().unwrap_or(0);
             assert!((least..=most).contains(&left), "{reason}: {stats:?}");
-            assert_eq!(stats.device_decoded, all - left, "{reason}");
+            assert_eq!(stats.decoder.decoded, all - left, "{reason}");
         }
     }
 }
@@ -140,7 +140,7 @@ fn masks_and_boxes_follow() {
                     rows.push((pixels.to_vec(), masks.to_vec(), boxes.to_vec()));
                 }
                 if epoch > 0 && decode == Decode::Device {
-                    assert_eq!(sent.stats().device_decoded, 40);
+                    assert_eq!(sent.stats().decoder.decoded, 40);
                 }
             }
             rows

@@ -95,7 +95,7 @@ fn a_decoder_says_how_much_memory_it_has() {
         assert!(memory.decoder_pinned_bytes > 0);
         assert!(memory.device_bytes < MIB);
     }
-    assert!(loader.stats().device_decoded > 0);
+    assert!(loader.stats().decoder.decoded > 0);
     // What stands in for a decoder on the CPU device has none.
     let device = Device::cpu();
     let loader = self::loader(&script, &device, 1);
@@ -137,8 +137,8 @@ fn there_is_no_memory_for_a_decoder() {
         comes(&one, &device, epoch, 24, 4);
     }
     let stats = one.total_stats();
-    assert_eq!(stats.device_decoded, 0, "{stats:?}");
-    assert!(stats.left_to_cpu["the decoder had no memory for it"] >= 24);
+    assert_eq!(stats.decoder.decoded, 0, "{stats:?}");
+    assert!(stats.decoder.left_to_cpu["the decoder had no memory for it"] >= 24);
 }
 
 /// All pictures of a batch are damaged.
@@ -183,7 +183,7 @@ fn a_batch_may_have_damaged_pictures_only() {
                         (other, _) => panic!("{on_error:?}, batch {number}: {:?}", other.err()),
                     }
                 }
-                assert_eq!(sent.stats().unpinned, 0);
+                assert_eq!(sent.stats().unpinned.count, 0);
             }
             (8..12).for_each(|number| script.set(number, How::Well));
             comes(&loader, &device, 3, 24, 4);

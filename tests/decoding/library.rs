@@ -159,8 +159,8 @@ fn a_library_decodes() {
             comes(&loader, &device, epoch, 22, 4);
         }
         let stats = loader.total_stats();
-        assert!(stats.device_decoded >= 40, "{stats:?}");
-        assert!(stats.left_to_cpu["the decoder refused it"] >= 4);
+        assert!(stats.decoder.decoded >= 40, "{stats:?}");
+        assert!(stats.decoder.left_to_cpu["the decoder refused it"] >= 4);
         drop(loader);
         assert_eq!(device.memory().device_held_bytes, 0);
         drop(device);
@@ -182,8 +182,8 @@ fn without_hardware_kernels_decode() {
         for epoch in 1..3 {
             comes(&loader, &device, epoch, 22, 4);
             let stats = loader.stats();
-            assert_eq!((stats.device_decoded, stats.decoded_by_kernels), (21, 21));
-            let said = "pictures: 21 of 22 were decoded by the device (by kernels), 1 by the CPU";
+            assert_eq!((stats.decoder.decoded, stats.decoder.by_kernels), (21, 21));
+            let said = "decoder: 21 of 22 pictures were decoded by the device (by kernels), 1 left to the CPU";
             assert!(stats.to_string().contains(said), "{stats}");
         }
     }

@@ -116,15 +116,15 @@ fn a_device_decodes_what_the_cpu_would() {
                 "{batch} a batch, {workers} workers, epoch {epoch}"
             );
             let stats = sent.stats();
-            let left: u64 = stats.left_to_cpu.values().sum();
-            assert_eq!(stats.unpinned, 0);
-            let all = stats.device_decoded + left;
+            let left: u64 = stats.decoder.left_to_cpu.values().sum();
+            assert_eq!(stats.unpinned.count, 0);
+            let all = stats.decoder.decoded + left;
             assert_eq!(all, pictures.labels().len() as u64);
             // libjpeg-turbo makes pictures of six damaged files, too.
             let decoded = if cfg!(feature = "turbojpeg") { 26 } else { 20 };
-            assert_eq!(stats.device_decoded, decoded, "{stats:?}");
+            assert_eq!(stats.decoder.decoded, decoded, "{stats:?}");
             for reason in ["progressive JPEG", "not JPEG"] {
-                let counted = stats.left_to_cpu.contains_key(reason);
+                let counted = stats.decoder.left_to_cpu.contains_key(reason);
                 assert!(
                     counted,
                     "{batch} a batch, {workers} workers, epoch {epoch}: {stats:?}"
@@ -267,7 +267,7 @@ fn batches_on_the_host_are_decoded() {
             })
             .collect();
         assert!(rows == expected(&pictures, &device, 8, 0));
-        assert_eq!(epoch.stats().device_decoded, 0);
+        assert_eq!(epoch.stats().decoder.decoded, 0);
         // A batch of the host may still be sent.
         let batch = loader.epoch(0).next().unwrap().unwrap();
         let there = pinfeed::Batch::to_device(batch, &device, true);

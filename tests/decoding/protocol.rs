@@ -112,7 +112,7 @@ fn upload_sees_what_was_decoded() {
                 "parts of {parts}, {workers} workers, {depth} ahead, in order: {in_order}"
             );
         }
-        assert!(loader.total_stats().device_decoded >= 90);
+        assert!(loader.total_stats().decoder.decoded >= 90);
         drop(loader);
         assert_eq!(device.memory().device_held_bytes, 0);
     }
@@ -178,11 +178,11 @@ fn patience_ends_while_pictures_are_decoded() {
             assert!(matches!(epoch.next_timeout(wait), TryNext::NotYet));
             assert!(matches!(epoch.try_next(), TryNext::NotYet));
         }
-        let waited_ns = epoch.stats().consumer_wait_ns;
+        let waited = epoch.stats().consumer_wait.total;
         let how =
             format!("parts of {parts}, {workers} workers, {depth} ahead, in order: {in_order}");
         // (Where the consumer sends the batch, that is a part of its time, too.)
-        assert!(waited_ns >= wait.as_nanos() as u64, "{waited_ns} ns, {how}");
+        assert!(waited >= wait, "{waited:?}, {how}");
         script.hold_draws(false);
         let mut all = vec![there(&epoch.next().unwrap().unwrap())];
         // In the middle of the epoch, too. (A batch that was decoded ahead may be there.)
@@ -199,7 +199,7 @@ fn patience_ends_while_pictures_are_decoded() {
         }
         assert!(all == [pixels(0..4), pixels(4..8), pixels(8..12)], "{how}");
         let stats = epoch.stats();
-        assert_eq!(stats.consumer_wait_times.count(), 3);
+        assert_eq!(stats.consumer_wait.each.count(), 3);
         assert_eq!((stats.batches, stats.samples), (3, 12));
         drop(epoch);
         drop(loader);
@@ -300,9 +300,9 @@ fn what_the_decoder_refuses_is_the_cpus() {
             let batches = sent.by_ref().map(|batch| there(&batch.unwrap()));
             assert!(batches.eq((0..5).map(|batch| pixels(4 * batch..4 * batch + 4))));
             let stats = sent.stats();
-            assert_eq!(stats.device_decoded, 16);
+            assert_eq!(stats.decoder.decoded, 16);
             let why = [("the decoder refused it", 3), ("the test says so", 1)];
-            assert_eq!(stats.left_to_cpu, why.into());
+            assert_eq!(stats.decoder.left_to_cpu, why.into());
         }
     }
 }
@@ -327,8 +327,8 @@ fn a_batch_that_is_made_again_is_not_counted_as_decoded() {
         let batches = sent.by_ref().map(|batch| there(&batch.unwrap()));
         assert!(batches.eq((0..3).map(|batch| pixels(4 * batch..4 * batch + 4))));
         let stats = sent.stats();
-        assert_eq!((stats.samples, stats.device_decoded), (12, 7));
-        assert_eq!(stats.left_to_cpu, [("the test says so", 1)].into());
+        assert_eq!((stats.samples, stats.decoder.decoded), (12, 7));
+        assert_eq!(stats.decoder.left_to_cpu, [("the test says so", 1)].into());
     }
 }
 
@@ -381,8 +381,8 @@ fn what_the_device_makes_is_not_copied() {
             let expected = (0..24).flat_map(|number| vec![colour(number); side * side * 3]);
             assert!(all.eq(expected), "parts of {parts}, epoch {epoch}");
             let stats = sent.stats();
-            assert_eq!(stats.device_decoded, 16);
-            assert_eq!(stats.transfer_bytes, of_cpu.len() as u64 * row_bytes);
+            assert_eq!(stats.decoder.decoded, 16);
+            assert_eq!(stats.transfers.bytes, of_cpu.len() as u64 * row_bytes);
         }
     }
 }
@@ -414,7 +414,7 @@ fn a_streams_batch_is_made_again_if_its_items_are_kept() {
                 if skips {
                     assert_eq!(there(second.as_ref().unwrap()), pixels([4, 6, 7]));
                     assert_eq!(there(third.as_ref().unwrap()), pixels([8]));
-                    assert_eq!((stats.skipped, stats.samples, stats.batches), (2, 8, 3));
+                    assert_eq!((stats.bad.skipped, stats.samples, stats.batches), (2, 8, 3));
                     continue;
                 }
                 for (failed, number, row) in [(second, 5, 1), (third, 9, 1)] {
@@ -463,7 +463,7 @@ fn a_panic_costs_its_own_batch() {
         };
         assert_eq!((id.index, id.row), (6, 2));
         assert!(message.contains("makes its decoder panic"), "{message}");
-        assert!(epoch.stats().device_decoded >= 12);
+        assert!(epoch.stats().decoder.decoded >= 12);
     }
 }
 
@@ -481,7 +481,7 @@ fn a_picture_is_asked_once_what_becomes_of_it() {
             let colours = pixels.as_slice().chunks(ROW_BYTES).map(|row| row[0]);
             assert!(colours.eq((first..first + 4).map(colour)), "epoch {epoch}");
         }
-        assert!(epoch == 0 || batches.stats().device_decoded == 8);
+        assert!(epoch == 0 || batches.stats().decoder.decoded == 8);
     }
 }
 
@@ -603,7 +603,7 @@ fn slabs_at_the_decoder_come_home() {
     let batch = there(&epoch.next().unwrap().unwrap());
     let expected = (0..rows).flat_map(|number| vec![colour(number); side * side * 3]);
     assert!(batch.into_iter().eq(expected));
-    assert_eq!(epoch.stats().unpinned, 0);
+    assert_eq!(epoch.stats().unpinned.count, 0);
 }
 
 /// A batch that reads its pictures on the host while it is made.
@@ -671,8 +671,8 @@ fn a_bad_picture_that_is_read_is_its_samples_error() {
                 }
                 let (bad, stats) = ([5, 17, 29], sent.stats());
                 // (Batches that were made again count for nothing. Of the first epoch, some were made before it was known where they go.)
-                assert_eq!(stats.device_decoded, 0);
-                let read = stats.left_to_cpu.get("read on the host").copied();
+                assert_eq!(stats.decoder.decoded, 0);
+                let read = stats.decoder.left_to_cpu.get("read on the host").copied();
                 assert!(epoch == 0 || read == Some(40 - 3 * batch_size as u64));
                 match (on_error, batch_size) {
                     (OnError::Fail, size) => {
@@ -680,7 +680,7 @@ fn a_bad_picture_that_is_read_is_its_samples_error() {
                         assert_eq!(stats.samples, 40 - 3 * size as u64);
                     }
                     (_, 1) => assert_eq!(failed, bad), // nothing is left of it
-                    _ => assert_eq!((failed.len(), stats.skipped, stats.samples), (0, 3, 37)),
+                    _ => assert_eq!((failed.len(), stats.bad.skipped, stats.samples), (0, 3, 37)),
                 }
             }
         }
@@ -717,7 +717,11 @@ fn the_cpu_decodes_what_moves() {
                 }
             }
             let stats = epoch.stats();
-            let left = stats.left_to_cpu.get("no page-locked memory").copied();
+            let left = stats
+                .decoder
+                .left_to_cpu
+                .get("no page-locked memory")
+                .copied();
             moved += left.unwrap_or(0);
             assert_eq!(stats.samples, small - 1, "{stats:?}");
         }

@@ -46,19 +46,22 @@ fn both_make_what_the_cpu_would() {
                 );
                 let stats = sent.stats();
                 let fixed = share.map(|share| (share * 64.0).round() as u8);
-                assert_eq!(stats.device_share.filter(|_| fixed.is_some()), fixed);
-                let left: u64 = stats.left_to_cpu.values().sum();
+                assert_eq!(
+                    stats.decoder.device_share.filter(|_| fixed.is_some()),
+                    fixed
+                );
+                let left: u64 = stats.decoder.left_to_cpu.values().sum();
                 match share {
-                    Some(0.0) => assert_eq!((stats.device_decoded, left), (0, 0)),
+                    Some(0.0) => assert_eq!((stats.decoder.decoded, left), (0, 0)),
                     Some(0.4) if epoch > 0 => {
-                        assert!((2..19).contains(&stats.device_decoded), "{stats:?}")
+                        assert!((2..19).contains(&stats.decoder.decoded), "{stats:?}")
                     }
                     Some(1.0) if epoch > 0 => {
-                        assert_eq!(stats.device_decoded + left, stats.samples)
+                        assert_eq!(stats.decoder.decoded + left, stats.samples)
                     }
                     _ => {}
                 }
-                assert!(stats.device_decoded == 0 || stats.device_decoding_ns > 0);
+                assert!(stats.decoder.decoded == 0 || !stats.decoder.decoding.is_zero());
             }
         }
     }
@@ -78,7 +81,10 @@ fn on_the_host_the_cpu_decodes() {
     let rows: Rows = batches.collect();
     assert!(rows == expected(&pictures, &device, 8, 3));
     let stats = loader.stats();
-    assert_eq!((stats.device_decoded, stats.left_to_cpu.len()), (0, 0));
+    assert_eq!(
+        (stats.decoder.decoded, stats.decoder.left_to_cpu.len()),
+        (0, 0)
+    );
 }
 
 /// A picture of which the loop can tell who decoded it: the CPU's take longer. The number in the sample's label is its index.
@@ -98,7 +104,7 @@ fn by_device(loader: &DataLoader<Batch>, device: &Device, epoch: u64) -> Vec<u64
     let mut all = Vec::new();
     while let Some(batch) = sent.next() {
         batch.unwrap();
-        let now = sent.stats().device_decoded;
+        let now = sent.stats().decoder.decoded;
         all.push(now - before);
         before = now;
     }
@@ -137,8 +143,12 @@ fn a_share_that_was_found_stays() {
         drop(batch.unwrap());
         saved.push(loader.state());
     }
-    let share = loader.stats().device_share.expect("100 batches are enough");
-    assert_eq!(loader.total_stats().device_share, Some(share));
+    let share = loader
+        .stats()
+        .decoder
+        .device_share
+        .expect("100 batches are enough");
+    assert_eq!(loader.total_stats().decoder.device_share, Some(share));
     // A state from before it was fixed has none, and all later ones have it.
     let of = |state: &LoaderState| {
         let text = state.to_string();
@@ -160,10 +170,14 @@ fn a_share_that_was_found_stays() {
     for _ in 0..2 {
         let resumed = build();
         let mut epochs = resumed.resume(0..2, &state).unwrap();
-        assert_eq!(resumed.stats().device_share, None, "nothing has begun");
+        assert_eq!(
+            resumed.stats().decoder.device_share,
+            None,
+            "nothing has begun"
+        );
         let mut first = epochs.next().unwrap().prefetch_to_device(&device, 2);
         drop(first.next().unwrap().unwrap());
-        assert_eq!(first.stats().device_share, Some(share));
+        assert_eq!(first.stats().decoder.device_share, Some(share));
         assert_eq!(of(&first.state()), Some(share));
         state = first.state();
     }
@@ -183,7 +197,7 @@ fn a_share_that_was_found_stays() {
             .unwrap()
             .unwrap(),
     );
-    assert_eq!(told.stats().device_share, Some(32));
+    assert_eq!(told.stats().decoder.device_share, Some(32));
 }
 
 /// A program that always says `epoch(0)`, of fewer batches than a measurement takes.
@@ -198,10 +212,10 @@ fn a_device_that_decodes_all_has_no_share() {
     }
     let stats = all.total_stats();
     assert!(
-        stats.batches >= 100 && stats.device_decoded > 50,
+        stats.batches >= 100 && stats.decoder.decoded > 50,
         "{stats:?}"
     );
-    assert_eq!(stats.device_share, None);
+    assert_eq!(stats.decoder.device_share, None);
     assert!(
         !all.state().to_string().contains("share"),
         "{}",
@@ -216,7 +230,7 @@ fn a_device_that_decodes_all_has_no_share() {
     {
         epoch.for_each(drop);
     }
-    assert!(shared.total_stats().device_share.is_some());
+    assert!(shared.total_stats().decoder.device_share.is_some());
 }
 
 #[test]
@@ -228,7 +242,11 @@ fn the_same_epoch_again_and_again() {
     let decoded: Vec<u64> = (0..6)
         .map(|_| by_device(&loader, &device, 0).iter().sum())
         .collect();
-    let share = loader.stats().device_share.expect("120 batches are enough");
+    let share = loader
+        .stats()
+        .decoder
+        .device_share
+        .expect("120 batches are enough");
     assert_eq!(decoded[5], 20 * u64::from(share), "{decoded:?}");
     assert!(
         decoded[1..].iter().all(|decoded| *decoded > 0),
@@ -247,13 +265,13 @@ fn a_slow_program_leaves_the_device_alone() {
     for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         drop(batch.unwrap());
         thread::sleep(Duration::from_millis(10)); // stands for a step; workers need one for a batch
-        if loader.stats().device_share.is_some() {
+        if loader.stats().decoder.device_share.is_some() {
             break;
         }
     }
     let stats = loader.stats();
     assert!(
-        stats.device_share.is_some_and(|share| share <= 4),
+        stats.decoder.device_share.is_some_and(|share| share <= 4),
         "{stats}"
     );
 }

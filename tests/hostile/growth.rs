@@ -217,7 +217,7 @@ fn batches_that_grow_slowly_take_few_slabs() {
         }
         let (memory, stats) = (device.memory(), loader.stats());
         assert!(most <= memory.pinned_budget_bytes, "{context}: {memory:?}");
-        assert_eq!(stats.unpinned, 0, "{context}: {memory:?}");
+        assert_eq!(stats.unpinned.count, 0, "{context}: {memory:?}");
         // Each of the slabs of an epoch is made anew for each size: seven, and those that are being made or are on their way home while the
         // next size comes. (If each batch had slabs of its own size, there would be six hundred.)
         let slabs = 10.0 * sizes;

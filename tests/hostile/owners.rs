@@ -264,7 +264,7 @@ fn what_is_written_in_a_gathered_tensor_arrives() {
             }
             assert_eq!(gathered, 2 * BATCHES);
             assert!(source.as_slice() == bytes());
-            assert_eq!(loader.stats().unpinned, 0);
+            assert_eq!(loader.stats().unpinned.count, 0);
         }
     });
 }

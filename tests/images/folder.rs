@@ -653,6 +653,6 @@ fn the_first_epoch_is_cut_as_later_ones_are() {
             }
         }
         // Of two batches six parts each, of a picture and a label.
-        assert_eq!(loader.stats().transfers, 2 * 6 * 2, "epoch {epoch}");
+        assert_eq!(loader.stats().transfers.count, 2 * 6 * 2, "epoch {epoch}");
     }
 }

@@ -104,7 +104,7 @@ proptest! {
             // By copy, a batch has memory twice: where it is made, and where it is sent from.
             let units = if memory == Memory::ByCopy { 2 } else { 1 };
             prop_assert!(most > 0 && most <= limit + units * largest, "{} of {} and {}", most, limit, largest);
-            prop_assert_eq!(stats.unpinned, 0);
+            prop_assert_eq!(stats.unpinned.count, 0);
         }
     }
 }
@@ -273,7 +273,7 @@ fn what_was_left_for_a_batch_is_left_when_batches_grow() {
     let firsts: Vec<u8> = values.map(|values| values.as_slice()[0]).collect();
     assert!(firsts.into_iter().eq(0..12));
     let stats = loader.stats();
-    assert_eq!(stats.unpinned, 0, "{stats}");
+    assert_eq!(stats.unpinned.count, 0, "{stats}");
 }
 
 /// An epoch that is left gives back what it had, so that the next has all of the room.

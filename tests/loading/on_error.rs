@@ -217,14 +217,15 @@ fn bad_samples_are_replaced_and_nothing_else_changes() {
                 }
                 let stats = loader.stats();
                 assert!(
-                    stats.replaced >= BAD && stats.skipped == 0,
+                    stats.bad.replaced >= BAD && stats.bad.skipped == 0,
                     "{what}: {stats:?}"
                 );
-                assert_eq!(stats.bad_samples.len() as u64, stats.replaced);
+                assert_eq!(stats.bad.listed.len() as u64, stats.bad.replaced);
                 assert_eq!(stats.samples, LEN, "{what}");
                 assert!(
                     stats
-                        .bad_samples
+                        .bad
+                        .listed
                         .iter()
                         .any(|bad| bad.contains("shelf/30.jpg")),
                     "{what}: {stats:?}"
@@ -270,9 +271,9 @@ fn bad_samples_are_left_out_and_rows_move_up() {
                     assert_eq!(info.mask(), vec![true; rows.len()]);
                 }
                 let stats = loader.stats();
-                assert_eq!((stats.skipped, stats.replaced), (BAD, 0), "{what}");
+                assert_eq!((stats.bad.skipped, stats.bad.replaced), (BAD, 0), "{what}");
                 assert_eq!(stats.samples, LEN - BAD, "{what}");
-                assert_eq!(stats.bad_samples.len() as u64, BAD, "{what}");
+                assert_eq!(stats.bad.listed.len() as u64, BAD, "{what}");
             }
         }
     }
@@ -293,7 +294,11 @@ fn a_quota_is_for_each_epoch() {
                 assert_eq!(batches.len(), 13);
                 let failed: Vec<_> = batches.into_iter().filter_map(Result::err).collect();
                 let stats = loader.stats();
-                assert_eq!(stats.replaced + stats.skipped, 3, "{on_error:?}, {how:?}");
+                assert_eq!(
+                    stats.bad.replaced + stats.bad.skipped,
+                    3,
+                    "{on_error:?}, {how:?}"
+                );
                 assert!(
                     !failed.is_empty() && failed.len() <= 6,
                     "{on_error:?}, {how:?}: {failed:?}"
@@ -425,7 +430,7 @@ fn other_errors_stay_errors() {
                     .epoch(0)
                     .all(|batch| matches!(batch, Err(Error::CollateFn { .. })))
             );
-            assert_eq!(loader.stats().replaced + loader.stats().skipped, 0);
+            assert_eq!(loader.stats().bad.replaced + loader.stats().bad.skipped, 0);
         }
     }
 }
@@ -473,10 +478,14 @@ fn batches_of_unlike_samples_are_made_again() {
                         let stats = loader.stats();
                         match on_error {
                             OnError::Skip { .. } => {
-                                assert_eq!((rows as u64, stats.skipped), (LEN - BAD, BAD), "{what}")
+                                assert_eq!(
+                                    (rows as u64, stats.bad.skipped),
+                                    (LEN - BAD, BAD),
+                                    "{what}"
+                                )
                             }
                             _ => assert!(
-                                rows as u64 == LEN && stats.replaced >= BAD,
+                                rows as u64 == LEN && stats.bad.replaced >= BAD,
                                 "{what}: {stats:?}"
                             ),
                         }
@@ -711,8 +720,8 @@ fn what_is_temporary_is_tried_again() {
                 assert_eq!(batch.1.as_slice(), sound.1.as_slice());
             }
             let stats = loader.stats();
-            assert!(stats.retried >= 40 && stats.replaced + stats.skipped == 0);
-            assert!(stats.bad_samples[0].contains("https://example.org/"));
+            assert!(stats.bad.retried >= 40 && stats.bad.replaced + stats.bad.skipped == 0);
+            assert!(stats.bad.listed[0].contains("https://example.org/"));
         }
     }
 }
@@ -802,7 +811,11 @@ fn retries_have_a_quota() {
                 let failed = loader.epoch(epoch).filter(Result::is_err).count();
                 let stats = loader.stats();
                 let expected = if on_error == OnError::Fail { 10 } else { 0 };
-                assert_eq!((failed, stats.retried), (expected, 7), "{workers} workers");
+                assert_eq!(
+                    (failed, stats.bad.retried),
+                    (expected, 7),
+                    "{workers} workers"
+                );
             }
         }
     }

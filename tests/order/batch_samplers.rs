@@ -778,7 +778,7 @@ fn a_bad_sample_is_replaced_from_its_own_list() {
             let any = lists.concat();
             assert!(any.contains(&(seen[1][0] as u64)) && seen[1] != [40]);
             assert_eq!(seen[2], [50, 51, 52, 53]);
-            assert!((2..6).contains(&loader.stats().replaced));
+            assert!((2..6).contains(&loader.stats().bad.replaced));
         }
     }
 }
@@ -866,7 +866,7 @@ fn an_empty_list_costs_its_own_batch() {
             );
             let stats = loader.stats();
             assert_eq!((stats.batches, stats.samples), (4, 10));
-            assert_eq!((stats.replaced, stats.skipped), (0, 0));
+            assert_eq!((stats.bad.replaced, stats.bad.skipped), (0, 0));
 
             let loader = whole().on_empty(OnEmpty::Skip).build().unwrap();
             assert_eq!(loader.len(), 4);
@@ -930,7 +930,7 @@ fn empty_batches_are_kept_in_their_places() {
             }
             let stats = loader.stats();
             assert_eq!(
-                (stats.batches, stats.samples, stats.unpinned),
+                (stats.batches, stats.samples, stats.unpinned.count),
                 (9, 10, 0),
                 "{stats}"
             );
@@ -1119,7 +1119,7 @@ fn a_sample_tells_what_empty_batches_are_like() {
             let stats = loader.stats();
             // (Each draws another at random, which may be bad as well.)
             assert!(
-                stats.replaced + stats.skipped >= replaced_or_left_out,
+                stats.bad.replaced + stats.bad.skipped >= replaced_or_left_out,
                 "{stats}"
             );
             let mut told: Vec<u64> = told.told.lock().unwrap().clone();

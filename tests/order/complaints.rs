@@ -180,7 +180,7 @@ fn a_budget_below_one_batch_is_no_deadlock() {
     for epoch in loader.epochs(0..2).prefetch_to_device(&device, 1) {
         assert_eq!(epoch.filter(Result::is_ok).count(), 4);
     }
-    assert_eq!(loader.stats().unpinned, 4);
+    assert_eq!(loader.stats().unpinned.count, 4);
     let strict = DataLoader::builder(from_fn(20, |index, _| Ok(vec![index as u8; 1_000])))
         .batch_size(5)
         .num_workers(2)

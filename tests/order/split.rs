@@ -323,7 +323,7 @@ fn each_device_has_a_ring_of_its_own() {
             }
         });
     }
-    assert_eq!(loader.stats().unpinned, 0);
+    assert_eq!(loader.stats().unpinned.count, 0);
     for device in &own {
         let made = device.memory().slabs_made;
         assert!(

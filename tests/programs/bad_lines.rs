@@ -27,8 +27,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
     assert_eq!(values, [1.5, 2.5, 3.5, 4.5, 5.5, 6.5]);
     let stats = loader.stats();
-    assert_eq!(stats.skipped, 2);
-    println!("{}", stats.bad_samples.join("\n"));
-    assert!(stats.bad_samples.iter().any(|bad| bad.contains("line 3") && bad.contains("invalid float")));
+    assert_eq!(stats.bad.skipped, 2);
+    println!("{}", stats.bad.listed.join("\n"));
+    assert!(stats.bad.listed.iter().any(|bad| bad.contains("line 3") && bad.contains("invalid float")));
     Ok(())
 }

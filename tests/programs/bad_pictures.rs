@@ -40,8 +40,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         }
         let stats = loader.stats();
         println!("{stats}");
-        assert!(stats.replaced >= 2);
-        let named = |name: &str| stats.bad_samples.iter().any(|bad| bad.contains(name));
+        assert!(stats.bad.replaced >= 2);
+        let named = |name: &str| stats.bad.listed.iter().any(|bad| bad.contains(name));
         assert!(named("3.png") && named("7.png"), "{stats}");
     }
     Ok(())

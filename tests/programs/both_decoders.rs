@@ -47,7 +47,7 @@ fn train(folder: &Path, saved: &Path, device: &Device, until: usize) -> Result<f
     }
     fs::write(saved, loader.state().to_string())?;
     let stats = loader.total_stats();
-    println!("{} of {} pictures by the device", stats.device_decoded, stats.samples);
+    println!("{} of {} pictures by the device", stats.decoder.decoded, stats.samples);
     Ok(sum)
 }
 

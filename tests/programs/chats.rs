@@ -55,8 +55,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let answers: usize = (0..300).filter(|number| *number != 123).map(|number| 8 * (number % 4)).sum();
     assert_eq!(learned, answers);
     assert!(real * 10 > all * 9, "{real} of {all}"); // the rest is padding
-    assert_eq!(loader.stats().bad_samples.len(), 1);
-    println!("{}", loader.stats().bad_samples[0]);
-    assert!(loader.stats().bad_samples[0].ends_with("document 123: no answer: a line without an answer"));
+    assert_eq!(loader.stats().bad.listed.len(), 1);
+    println!("{}", loader.stats().bad.listed[0]);
+    assert!(loader.stats().bad.listed[0].ends_with("document 123: no answer: a line without an answer"));
     Ok(())
 }

@@ -52,7 +52,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         species.as_slice().iter().for_each(|species| counts[*species as usize] += 1);
     }
     assert_eq!(counts, [42, 39, 39]);
-    let mut bad = loader.stats().bad_samples;
+    let mut bad = loader.stats().bad.listed;
     bad.sort();
     println!("{}", bad.join("\n"));
     assert!(bad.iter().any(|bad| bad.ends_with("flowers-1.csv, line 42: invalid float literal")));

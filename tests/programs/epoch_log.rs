@@ -24,18 +24,18 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             batch?;
         }
         let stats = epoch.stats();
-        let seconds = stats.wall_ns() as f64 / 1e9;
-        let (sample, ready) = (&stats.loading_times, stats.ready_batches.mean());
+        let seconds = stats.wall_time().as_secs_f64();
+        let (sample, ready) = (&stats.loading.each, stats.ready_batches.mean());
         writeln!(
             log,
             "{},{seconds:.3},{:.3},{},{},{ready:.1}",
             stats.epoch,
             stats.starvation(),
-            sample.p50() / 1_000,
-            sample.p99() / 1_000,
+            sample.p50().as_micros(),
+            sample.p99().as_micros(),
         )?;
         assert_eq!((stats.batches, stats.samples), (6, 60));
-        assert!(sample.p99() >= 1_900_000); // one in twenty takes two milliseconds
+        assert!(sample.p99() >= Duration::from_micros(1_900)); // one in twenty takes two milliseconds
     }
     print!("{log}");
     assert_eq!(log.lines().count(), 4);

@@ -41,7 +41,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
     let stats = loader.stats();
     println!("{stats}");
-    assert!(stats.retried >= 20 && stats.replaced == 1, "{stats}");
-    assert!(stats.bad_samples.iter().any(|bad| bad.contains("objects/13") && bad.contains("404")));
+    assert!(stats.bad.retried >= 20 && stats.bad.replaced == 1, "{stats}");
+    assert!(stats.bad.listed.iter().any(|bad| bad.contains("objects/13") && bad.contains("404")));
     Ok(())
 }

@@ -49,8 +49,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         }
         let stats = loader.stats();
         println!("{stats}");
-        assert_eq!(stats.skipped, 3);
-        assert!(stats.bad_samples.iter().all(|bad| bad.contains("3.jpg")), "{:?}", stats.bad_samples);
+        assert_eq!(stats.bad.skipped, 3);
+        assert!(stats.bad.listed.iter().all(|bad| bad.contains("3.jpg")), "{:?}", stats.bad.listed);
     }
     Ok(())
 }

@@ -36,7 +36,7 @@ fn count(files: Vec<PathBuf>, world: World) -> Result<(usize, u64), Box<dyn Erro
         assert_eq!(features.shape()[..], [labels.len(), 3]);
         seen += labels.len();
     }
-    Ok((seen, loader.stats().skipped))
+    Ok((seen, loader.stats().bad.skipped))
 }
 
 pub fn main() -> Result<(), Box<dyn Error>> {

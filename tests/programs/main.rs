@@ -116,6 +116,7 @@ programs! {
     unordered_checkpoint,
     warm_start,
     warm_up,
+    where_time_goes,
 }
 
 /// What the README shows compiles, line by line.

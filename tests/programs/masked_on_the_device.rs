@@ -43,6 +43,6 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         assert_eq!(pixels, 40 * 24 * 24);
         assert!(right * 100 > pixels * 97, "{right} of {pixels} pixels are where their mask says");
     }
-    assert!(loader.total_stats().device_decoded > 0, "{:?}", loader.total_stats().left_to_cpu);
+    assert!(loader.total_stats().decoder.decoded > 0, "{:?}", loader.total_stats().decoder.left_to_cpu);
     Ok(())
 }

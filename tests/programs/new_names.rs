@@ -1,4 +1,4 @@
-//! The "after" of the changelog's section on renamed items: a struct literal, a `match`, and a `for` loop.
+//! The "after" of the changelog's section on renamed items: a struct literal, a `match`, statistics, and a `for` loop.
 
 use std::error::Error;
 
@@ -9,6 +9,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let device = Device::cpu();
     literal();
     matched()?;
+    read()?;
     looped(&device)
 }
 
@@ -34,6 +35,19 @@ fn matched() -> Result<(), pinfeed::Error> {
         }
     }
     assert_eq!(rows, 20);
+    Ok(())
+}
+
+fn read() -> Result<(), pinfeed::Error> {
+    use std::time::Duration;
+
+    let samples = from_fn(20, |index, _| Ok(index as i64));
+    let loader = DataLoader::builder(samples).batch_size(10).build()?;
+    loader.epoch(0).try_for_each(|batch| batch.map(drop))?;
+    let stats = loader.stats();
+    let (loading, step): (Duration, Duration) = (stats.loading.total, stats.step);
+    println!("{loading:?} of {:?}, p99 {:?}, step {step:?}", stats.wall_time(), stats.loading.each.p99());
+    assert_eq!((stats.made.batches, stats.transfers.count, stats.unpinned.count, stats.bad.skipped), (2, 0, 0, 0));
     Ok(())
 }
 

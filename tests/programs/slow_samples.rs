@@ -8,11 +8,9 @@ use pinfeed::loader::Stats;
 use pinfeed::{DataLoader, from_fn};
 
 fn advice(stats: &Stats) -> Option<String> {
-    let times = &stats.loading_times;
+    let times = &stats.loading.each;
     let (usual, slow) = (times.p50(), times.p99());
-    (slow > 10 * usual.max(1)).then(|| {
-        format!("one sample in a hundred takes {} ms, and half of them {} us: raise prefetch", slow / 1_000_000, usual / 1_000)
-    })
+    (slow > 10 * usual).then(|| format!("one sample in a hundred takes {slow:.0?}, and half of them {usual:.0?}: raise prefetch"))
 }
 
 pub fn main() -> Result<(), Box<dyn Error>> {

@@ -47,9 +47,9 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             pairs += batch.source.len();
             assert!(batch.source.padded_len() <= LONGEST);
         }
-        println!("{pairs} pairs, {learned} words; {} were too long", loader.stats().skipped);
-        assert_eq!(pairs as u64 + loader.stats().skipped, 100);
-        assert_eq!(loader.stats().skipped, 18);
+        println!("{pairs} pairs, {learned} words; {} were too long", loader.stats().bad.skipped);
+        assert_eq!(pairs as u64 + loader.stats().bad.skipped, 100);
+        assert_eq!(loader.stats().bad.skipped, 18);
         assert_eq!(learned, 3 * (1..=24).map(|length| length + 1).sum::<usize>() + (1..=10).map(|length| length + 1).sum::<usize>());
     }
     Ok(())

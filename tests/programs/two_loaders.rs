@@ -21,7 +21,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
                 // In the middle of an epoch, while its next batches are loaded.
                 let mut check = validation.epoch(number);
                 check.by_ref().try_for_each(|batch| batch.map(drop))?;
-                println!("validation took {} us", check.stats().wall_ns() / 1_000);
+                println!("validation took {:?}", check.stats().wall_time());
             }
         }
         assert_eq!(epoch.stats().batches, 10);

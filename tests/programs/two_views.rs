@@ -56,8 +56,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
                 assert!(expected.next().is_none());
             }
             let stats = loader.total_stats();
-            assert!(decode == Decode::Both || stats.device_decoded > 0); // (its share may come to nothing)
-            println!("{size}: {} of {} views by the device", stats.device_decoded, 2 * stats.samples);
+            assert!(decode == Decode::Both || stats.decoder.decoded > 0); // (its share may come to nothing)
+            println!("{size}: {} of {} views by the device", stats.decoder.decoded, 2 * stats.samples);
         }
     }
     Ok(())

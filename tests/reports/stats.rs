@@ -20,7 +20,7 @@ fn number(index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
 
 /// Batches that the program was given, with errors, and samples in those that are none.
 fn counts(stats: &Stats) -> (u64, u64) {
-    (stats.consumer_wait_times.count(), stats.samples)
+    (stats.consumer_wait.each.count(), stats.samples)
 }
 
 fn take<T>(epoch: impl Iterator<Item = Result<T>>, batches: usize) {
@@ -65,12 +65,12 @@ fn all_epochs_are_counted_once() {
         for _ in 0..3 {
             let total = loader.total_stats();
             assert_eq!((total.epochs, total.epoch), (22, 21));
-            assert_eq!(total.consumer_wait_times.count(), 205);
+            assert_eq!(total.consumer_wait.each.count(), 205);
             assert_eq!(total.samples, 20 * 40 + 12 + 8);
-            assert!((total.samples..=22 * 40).contains(&total.made_samples));
+            assert!((total.samples..=22 * 40).contains(&total.made.samples));
         }
         take(&mut last, 10);
-        assert_eq!(loader.total_stats().consumer_wait_times.count(), 213);
+        assert_eq!(loader.total_stats().consumer_wait.each.count(), 213);
     }
 }
 
@@ -87,13 +87,89 @@ fn a_sum_is_the_same_as_the_total() {
     });
     let mut sum: Stats = epochs.sum();
     let total = loader.total_stats();
-    assert!(total.host_ns >= sum.host_ns); // until the epochs were dropped
-    sum.host_ns = total.host_ns;
+    assert!(total.step >= sum.step); // until the epochs were dropped
+    sum.step = total.step;
     assert_eq!(sum, total);
     assert_eq!((sum.epochs, counts(&sum)), (3, (15, 60)));
     assert!(
         sum.to_string()
             .starts_with("3 epochs to 2: 15 batches, 60 samples")
+    );
+}
+
+/// What a dashboard reads: the names and the nesting of the fields, and seconds.
+#[test]
+fn json_has_seconds_under_the_names_of_the_fields() {
+    let device = Device::cpu();
+    let samples = from_fn(40, |index, _| match index {
+        7 => Err("broken".into()),
+        _ => {
+            thread::sleep(Duration::from_millis(1));
+            Ok([index as f32; 64])
+        }
+    });
+    let loader = DataLoader::builder(samples)
+        .batch_size(4)
+        .num_workers(1)
+        .pin_memory(&device)
+        .on_error(OnError::Skip { at_most: 1 })
+        .build()
+        .unwrap();
+    take(loader.epoch(0).prefetch_to_device(&device, 2), 10);
+    let stats = loader.stats();
+    let json = serde_json::to_value(&stats).unwrap();
+    let seconds = |place: &str| json.pointer(place).unwrap().as_f64().unwrap();
+    let times = [
+        ("/loading/total", stats.loading.total),
+        ("/loading/each/p50", stats.loading.each.p50()),
+        ("/loading/each/mean", stats.loading.each.mean()),
+        ("/sampling", stats.sampling),
+        ("/slab_wait/total", stats.slab_wait.total),
+        ("/transfers/total", stats.transfers.total),
+        ("/transfers/each/p99", stats.transfers.each.p99()),
+        ("/processing/total", stats.processing.total),
+        ("/consumer_wait/total", stats.consumer_wait.total),
+        ("/first_wait/total", stats.first_wait.total),
+        ("/decoder/decoding", stats.decoder.decoding),
+    ];
+    for (place, time) in times {
+        assert_eq!(seconds(place), time.as_secs_f64(), "{place}: {json}");
+    }
+    assert!((0.039..60.0).contains(&seconds("/loading/total")), "{json}");
+    // What a reader of the file knows is what the program knows.
+    let wall = seconds("/consumer_wait/total") + seconds("/step") - seconds("/parallel");
+    assert!(
+        (wall - stats.wall_time().as_secs_f64()).abs() < 1e-6,
+        "{json}"
+    );
+    let counts = [
+        ("/made/batches", 10),
+        ("/transfers/bytes", 39 * 256),
+        ("/ready_batches/count", 10),
+        ("/unpinned/count", 0),
+        ("/bad/skipped", 1),
+    ];
+    for (place, count) in counts {
+        assert_eq!(
+            json.pointer(place).unwrap().as_u64(),
+            Some(count),
+            "{place}: {json}"
+        );
+    }
+    assert!(
+        json.pointer("/bad/listed/0")
+            .unwrap()
+            .as_str()
+            .unwrap()
+            .contains("broken")
+    );
+
+    let memory = serde_json::to_value(device.memory()).unwrap();
+    let page_locking = device.memory().page_locking;
+    assert!(!page_locking.is_zero());
+    assert_eq!(
+        memory["page_locking"].as_f64(),
+        Some(page_locking.as_secs_f64())
     );
 }
 
@@ -125,15 +201,15 @@ fn epochs_on_a_device_and_of_streams_have_theirs() {
     let stats = epoch.stats();
     assert_eq!(counts(&stats), (10, 40));
     // Batches that were ready together went in one transfer.
-    let timed = stats.transfer_times.count();
+    let timed = stats.transfers.each.count();
     assert!(
-        (1..=stats.transfers).contains(&timed),
+        (1..=stats.transfers.count).contains(&timed),
         "{timed} of {}",
-        stats.transfers
+        stats.transfers.count
     );
     assert_eq!(stats.ready_batches.count(), 10);
-    assert_eq!(stats.slab_wait_times.count(), 10);
-    assert_eq!(stats.collating_times.count(), 10);
+    assert_eq!(stats.slab_wait.each.count(), 10);
+    assert_eq!(stats.collating.each.count(), 10);
 
     let items = iterable::from_fn(|_, _| Ok((0..10i64).map(Ok)));
     let loader = DataLoader::iterable(items).batch_size(4).build().unwrap();
@@ -162,15 +238,21 @@ fn small_copies_are_timed_now_and_then() {
         epoch.stats()
     };
     let stats = send(0);
-    assert_eq!((stats.transfers, stats.transfer_bytes), (200, 400 * 256));
+    assert_eq!(
+        (stats.transfers.count, stats.transfers.bytes),
+        (200, 400 * 256)
+    );
     // The first 64, and then the 73rd, the 89th, ...
-    assert_eq!(stats.transfer_times.count(), 64 + 8);
-    assert_eq!(stats.processed, 64 + 8);
+    assert_eq!(stats.transfers.each.count(), 64 + 8);
+    assert_eq!(stats.processing.count, 64 + 8);
     let recording = loader.record();
     let stats = send(1);
-    assert_eq!((stats.transfers, stats.transfer_times.count()), (200, 200));
+    assert_eq!(
+        (stats.transfers.count, stats.transfers.each.count()),
+        (200, 200)
+    );
     drop(recording);
-    assert_eq!(send(2).transfer_times.count(), 64 + 8);
+    assert_eq!(send(2).transfers.each.count(), 64 + 8);
 }
 
 #[test]
@@ -259,11 +341,11 @@ fn batches_that_fail_are_waited_for_and_not_made() {
             let mut epoch = loader.epoch(epoch);
             assert_eq!(epoch.by_ref().filter(Result::is_err).count(), 2);
             let stats = epoch.stats();
-            assert_eq!((stats.batches, stats.consumer_wait_times.count()), (8, 10));
+            assert_eq!((stats.batches, stats.consumer_wait.each.count()), (8, 10));
             assert_eq!(stats.epochs, 1);
         }
         let total = loader.total_stats();
-        assert_eq!((total.batches, total.consumer_wait_times.count()), (16, 20));
+        assert_eq!((total.batches, total.consumer_wait.each.count()), (16, 20));
     }
 }
 
@@ -282,13 +364,13 @@ fn a_resumed_epoch_counts_from_where_it_goes_on() {
         take(&mut epoch, given);
         let stats = epoch.stats();
         assert_eq!(
-            (stats.epoch, stats.consumer_wait_times.count()),
+            (stats.epoch, stats.consumer_wait.each.count()),
             (2, given as u64)
         );
         state = epoch.state();
     }
     assert_eq!((state.epoch(), state.position()), (3, 0));
-    assert_eq!(loader.total_stats().consumer_wait_times.count(), 8);
+    assert_eq!(loader.total_stats().consumer_wait.each.count(), 8);
 }
 
 /// The calls of a source that gets several samples at once are loading, and not collating.
@@ -324,8 +406,8 @@ fn samples_that_come_together_are_loading() {
         let mut epoch = loader.epoch(0);
         take(&mut epoch, 4);
         let stats = epoch.stats();
-        assert!(stats.loading_ns > stats.collating_ns, "{stats}");
-        assert!(stats.loading_times.count() > 0);
+        assert!(stats.loading.total > stats.collating.total, "{stats}");
+        assert!(stats.loading.each.count() > 0);
     }
 }
 
@@ -395,14 +477,14 @@ impl Seen {
     fn check(&self, epochs: u64, workers: usize, stats: &Stats, what: &str) {
         let counted = (stats.epochs, stats.batches, stats.samples);
         assert_eq!(counted, (epochs, self.batches, self.rows), "{what}");
-        let waits = stats.consumer_wait_times.count();
+        let waits = stats.consumer_wait.each.count();
         assert_eq!(waits, self.batches + self.errors, "{what}");
-        assert_eq!(stats.first_waits, self.loops, "{what}");
+        assert_eq!(stats.first_wait.count, self.loops, "{what}");
         let asked = if workers == 0 { 0 } else { waits };
         assert_eq!(stats.ready_batches.count(), asked, "{what}");
-        assert!(stats.made_batches >= stats.batches, "{what}");
-        assert!(stats.made_samples >= stats.samples, "{what}");
-        let wall = Duration::from_nanos(stats.wall_ns());
+        assert!(stats.made.batches >= stats.batches, "{what}");
+        assert!(stats.made.samples >= stats.samples, "{what}");
+        let wall = stats.wall_time();
         assert!(
             wall <= self.took && wall >= self.slept,
             "{what}: {wall:?}, {self:?}"
@@ -579,12 +661,16 @@ impl Clock {
     }
 
     /// Whether a counter of the statistics has what this has, and not much more.
-    fn check(&self, counted_ns: u64, what: &str) {
-        let ns = self.0.load(Ordering::Relaxed);
+    fn check(&self, counted: Duration, what: &str) {
+        let took = self.took();
         assert!(
-            counted_ns >= ns - ns / 50 && counted_ns <= ns + ns / 2,
-            "{what}: {counted_ns} of {ns}"
+            counted >= took - took / 50 && counted <= took + took / 2,
+            "{what}: {counted:?} of {took:?}"
         );
+    }
+
+    fn took(&self) -> Duration {
+        Duration::from_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
@@ -697,20 +783,20 @@ fn time_is_booked_where_it_goes() {
             seen.check(2, workers, &stats, &what);
             let is_sampler = matches!(slow, Sampler | Lists);
             let (is, other) = match is_sampler {
-                true => (stats.sampling_ns, stats.loading_ns),
-                false => (stats.loading_ns, stats.sampling_ns),
+                true => (stats.sampling, stats.loading.total),
+                false => (stats.loading.total, stats.sampling),
             };
             clock.check(is, &what);
-            let least = clock.0.load(Ordering::Relaxed);
+            let least = clock.took();
             assert!(
-                other < least / 4 && stats.collating_ns < least / 4,
+                other < least / 4 && stats.collating.total < least / 4,
                 "{what}"
             );
             // Of a `get` that is timed, the distribution has what the sum has.
             if slow == Get {
-                let times = &stats.loading_times;
-                assert_eq!(times.count(), stats.made_samples, "{what}");
-                clock.check(times.count() * times.mean() as u64, &what);
+                let times = &stats.loading.each;
+                assert_eq!(times.count(), stats.made.samples, "{what}");
+                clock.check(times.mean() * times.count() as u32, &what);
             }
             // (Lists are made once, and ahead where there are workers.)
             if slow != Lists {
@@ -746,8 +832,8 @@ fn a_slow_stream_is_said_to_be() {
         take(loader.epoch(0), 8);
         let stats = loader.stats();
         let what = format!("{workers} workers\n{stats}");
-        clock.check(stats.pulling_ns, &what);
-        assert!(stats.loading_ns < stats.pulling_ns / 4, "{what}");
+        clock.check(stats.pulling, &what);
+        assert!(stats.loading.total < stats.pulling / 4, "{what}");
         assert_eq!(stats.limit(), Limit::Pulling, "{what}");
     }
 }
@@ -786,8 +872,8 @@ fn requests_that_are_waited_for_are_said_to_be() {
         take(loader.epoch(0), 8);
         let stats = loader.stats();
         assert_eq!(stats.limit(), Limit::Loading, "{stats}");
-        assert!(stats.fetch_wait_ns > stats.loading_ns / 2, "{stats}");
-        assert!(stats.fetch_wait_ns <= stats.loading_ns, "{stats}");
+        assert!(stats.fetch_wait > stats.loading.total / 2, "{stats}");
+        assert!(stats.fetch_wait <= stats.loading.total, "{stats}");
         assert!(stats.to_string().contains("`with_in_flight`"), "{stats}");
     }
 }

@@ -104,7 +104,7 @@ fn a_slow_batch_is_the_last() {
             assert_eq!(came.last(), Some(&(slow / how.batch as u64)));
             came.sort_unstable();
             assert!(came.into_iter().eq(0..how.batches() as u64));
-            assert_eq!(loader.stats().unpinned, 0);
+            assert_eq!(loader.stats().unpinned.count, 0);
         }
         if how.pin != Pin::No {
             check_made(&device, how.made(depth.unwrap_or(1)) + 2); // and two downloads

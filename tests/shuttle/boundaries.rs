@@ -40,7 +40,7 @@ fn a_boundary_is_like_any_batch() {
                 }
             }
             assert!(epoch.next().is_none());
-            assert_eq!(loader.stats().unpinned, 0);
+            assert_eq!(loader.stats().unpinned.count, 0);
         }
         assert!(numbers.next().is_none());
         check_made(&device, how.made_for_all(1));

@@ -60,7 +60,7 @@ fn broken_samples_cost_their_batch() {
         let loader = how.loader_of(broken(how.len, faults), &device);
         for epoch in 0..2 {
             check_epoch(how, faults, loader.epoch(epoch));
-            assert_eq!(loader.stats().unpinned, 0);
+            assert_eq!(loader.stats().unpinned.count, 0);
         }
         let batches = loader.epoch(2).prefetch_to_device(&device, below(3));
         check_epoch(how, faults, batches.map(|there| back(&there?)));

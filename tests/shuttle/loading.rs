@@ -28,7 +28,7 @@ fn batches_come_in_order() {
                 check(&batch, how.samples_of(number));
             }
             assert!(batches.next().is_none());
-            assert_eq!(loader.stats().unpinned, 0);
+            assert_eq!(loader.stats().unpinned.count, 0);
         }
         if how.pin != Pin::No {
             check_made(&device, how.made(1));
@@ -58,7 +58,7 @@ fn batches_go_there_and_back() {
             }
         }
         // Uploads bring slabs home, so no batch goes without.
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
         for (number, bytes, indices) in downloads {
             let batch = (bytes.wait().unwrap(), indices.wait().unwrap());
             check(&batch, how.samples_of(number));
@@ -89,7 +89,7 @@ fn batches_are_sent_ahead() {
                 }
             }
             assert!(batches.next().is_none());
-            assert_eq!(loader.stats().unpinned, 0);
+            assert_eq!(loader.stats().unpinned.count, 0);
         }
         if how.pin != Pin::No {
             check_made(&device, how.made(depth) + 2); // and two downloads
@@ -130,7 +130,7 @@ fn collate(how: How) {
                 .eq(expected.map(|n| n * 2))
         );
     }
-    assert_eq!(loader.stats().unpinned, 0);
+    assert_eq!(loader.stats().unpinned.count, 0);
     drop(loader);
     check_all_back(&device);
 }
@@ -191,7 +191,7 @@ fn ragged_batches_come_in_order() {
                 let found = indices.as_slice().iter().map(|&index| index as u64);
                 assert!(found.eq(how.samples_of(number)));
             }
-            assert_eq!(loader.stats().unpinned, 0);
+            assert_eq!(loader.stats().unpinned.count, 0);
         }
         assert!(device.memory().pinned_bytes <= device.memory().pinned_budget_bytes);
         drop(loader);

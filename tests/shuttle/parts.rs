@@ -84,8 +84,8 @@ fn parts_make_up_their_batches() {
             }
             assert!(batches.next().is_none());
             let stats = loader.stats();
-            assert_eq!(stats.unpinned, 0);
-            assert!(stats.transfers >= 2 * how.batches() as u64, "not cut");
+            assert_eq!(stats.unpinned.count, 0);
+            assert!(stats.transfers.count >= 2 * how.batches() as u64, "not cut");
         }
         check_made(&device, share(how) + 2); // and two downloads
         drop(loader);
@@ -110,7 +110,7 @@ fn parts_wait_for_memory() {
         for (number, there) in batches.enumerate() {
             check_there(&there.unwrap(), how.samples_of(number));
         }
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
         drop(loader);
         check_all_back(&device);
     });

@@ -36,7 +36,7 @@ fn wait_for_memory(how: How, least: usize) {
                 false => there.push((number, batch.to_device(&device, true).unwrap())),
             }
         }
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
         for (number, there) in there {
             check(&back(&there).unwrap(), how.samples_of(number));
         }
@@ -111,7 +111,7 @@ fn who_keeps_batches_does_without() {
             }
         }
         let missed = how.batches() - slabs;
-        let unpinned = loader.stats().unpinned as usize;
+        let unpinned = loader.stats().unpinned.count as usize;
         let is_as_many = unpinned == missed || how.may_share_slabs() && unpinned < missed;
         assert!(is_as_many, "{unpinned}, {slabs} slabs: {how:?}");
         check_made(&device, slabs.max(how.made(1)));
@@ -344,7 +344,7 @@ fn staged_copies_take_slabs_too() {
                 drop(batch.to_device(&device, true).unwrap());
             }
         }
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
         other.join().unwrap();
         drop(loader);
         check_all_back(&device);

@@ -74,7 +74,7 @@ fn a_batch_of_a_run_is_kept() {
                 kept.push((number, batch));
             }
         }
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
         // What came after them did not write to them.
         kept.iter()
             .for_each(|(number, batch)| check(batch, how.samples_of(*number)));
@@ -142,7 +142,7 @@ fn batches_of_runs_go_together() {
                 check_there(there, how.samples_of(*number));
             }
         }
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
         drop(loader);
         check_all_back(&device);
     });
@@ -205,7 +205,7 @@ fn bad_samples_are_in_runs() {
                 .enumerate()
                 .for_each(|(number, there)| sees(number, there.and_then(|there| back(&there)))),
         }
-        assert_eq!(loader.stats().unpinned, 0);
+        assert_eq!(loader.stats().unpinned.count, 0);
         drop(loader);
         check_all_back(&device);
     });

@@ -36,7 +36,7 @@ fn epochs_are_counted_once() {
         };
         let mut seen = 0;
         for _ in 0..below(4) {
-            let given = loader.total_stats().consumer_wait_times.count();
+            let given = loader.total_stats().consumer_wait.each.count();
             assert!(given >= seen, "{given} after {seen}");
             seen = given;
             if coin() {
@@ -45,7 +45,7 @@ fn epochs_are_counted_once() {
         }
         let given = consumer.join().unwrap();
         let total = loader.total_stats();
-        assert_eq!(total.consumer_wait_times.count(), given);
+        assert_eq!(total.consumer_wait.each.count(), given);
         assert!(total.batches >= given);
         recording.map(|recording| recording.finish().to_html());
         drop(loader);

@@ -241,7 +241,7 @@ fn failures_are_those_of_their_samples() {
                         .all(|(found, sound)| (found == sound) != (sound.0 == 17))
                 ),
             }
-            assert_eq!(loader.stats().replaced + loader.stats().skipped, 1);
+            assert_eq!(loader.stats().bad.replaced + loader.stats().bad.skipped, 1);
         }
 
         let panics = Numbers {
@@ -313,7 +313,7 @@ fn a_panic_is_its_own_samples() {
             let whole = whole.build().unwrap();
             assert_eq!(rows(&whole, 0), expected, "{at_once}, {workers} workers");
             let stats = whole.stats();
-            assert!((4..=9).contains(&(stats.replaced + stats.skipped)));
+            assert!((4..=9).contains(&(stats.bad.replaced + stats.bad.skipped)));
             let mut both: Vec<(i64, i64)> = Vec::new();
             for rank in 0..2 {
                 let half = builder(at_once, workers, on_error).global_batch_size(24);
@@ -363,7 +363,7 @@ fn a_call_that_panics_makes_no_sample_bad() {
             rows(&loader, 0),
             rows(&self::loader(numbers(100, 1), 0, false), 0)
         );
-        assert_eq!(loader.stats().skipped, 0);
+        assert_eq!(loader.stats().bad.skipped, 0);
     }
 }
 
@@ -542,7 +542,7 @@ fn a_call_has_the_time_of_all_its_samples() {
     let loader = timed(flaky).retry(1, TIMEOUT / 4).build().unwrap();
     let late: Vec<_> = loader.epoch(0).filter_map(Result::err).collect();
     assert!(late.is_empty(), "{late:?}");
-    assert_eq!(loader.stats().retried, 40);
+    assert_eq!(loader.stats().bad.retried, 40);
 }
 
 /// Whoever drops the loader waits for a call within its time.

@@ -161,7 +161,7 @@ fn errors_name_the_file_and_the_line() {
         .epoch(0)
         .flat_map(|batch| batch.unwrap().to_vec())
         .collect();
-    assert_eq!((seen, loader.stats().skipped), (vec![3, 4, 4], 5));
+    assert_eq!((seen, loader.stats().bad.skipped), (vec![3, 4, 4], 5));
 }
 
 /// A file without lines is not read into memory, and only so much of it is read.

@@ -411,7 +411,7 @@ fn what_is_temporary_is_fetched_again_and_what_is_bad_is_replaced_or_left_out() 
             .unwrap();
         assert!(loader.epoch(0).all(|batch| batch.is_ok()));
         assert!(store.counts().values().all(|count| *count == 2));
-        assert_eq!(loader.stats().retried, LEN);
+        assert_eq!(loader.stats().bad.retried, LEN);
 
         for on_error in [
             OnError::Replace { at_most: 99 },

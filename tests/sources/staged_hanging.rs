@@ -316,7 +316,7 @@ fn a_sample_that_failed_is_requested_again_beside_those_that_hang() {
         assert_eq!(errors, 2);
         let stats = loader.stats();
         let expected = if is_temporary { (1, 0) } else { (0, 1) };
-        assert_eq!((stats.retried, stats.replaced), expected);
+        assert_eq!((stats.bad.retried, stats.bad.replaced), expected);
         drop(loader);
         end(&store);
     }
@@ -356,7 +356,7 @@ fn nobody_need_ask() {
         wait_for(&staged, |stats| stats.given_up == 1);
         check(epoch, 20, &[0]);
         let stats = loader.stats();
-        assert_eq!((stats.replaced, stats.retried), (0, 0));
+        assert_eq!((stats.bad.replaced, stats.bad.retried), (0, 0));
         drop((loader, staged));
         end(&store);
     }

@@ -342,12 +342,12 @@ fn an_item_that_fails_is_an_error_of_its_batch_and_the_stream_goes_on() {
             }
             assert_eq!(seen, [&[0, 1, 2][..], &[3, 4], &[6, 7, 8], &[10, 11]]);
             let stats = loader.stats();
-            assert_eq!((stats.skipped, stats.samples), (2, 10));
+            assert_eq!((stats.bad.skipped, stats.samples), (2, 10));
             assert!(
-                stats.bad_samples[0].ends_with("line 5 is no number"),
+                stats.bad.listed[0].ends_with("line 5 is no number"),
                 "{stats:?}"
             );
-            assert!(stats.bad_samples[1].ends_with("nine"), "{stats:?}");
+            assert!(stats.bad.listed[1].ends_with("nine"), "{stats:?}");
         }
     }
     let refused = DataLoader::iterable(source()).on_error(OnError::Replace { at_most: 1 });

@@ -272,7 +272,7 @@ fn a_small_batch_may_be_kept() {
             _ => assert_eq!(contents(batch), expected[number]),
         }
     }
-    assert_eq!((kept.len(), loader.stats().unpinned), (4, 0));
+    assert_eq!((kept.len(), loader.stats().unpinned.count), (4, 0));
     for (number, batch) in kept {
         assert_eq!(contents(batch), expected[number]);
     }

@@ -69,17 +69,20 @@ pub fn json(results: &[(&str, f64)], stats: &Stats) -> String {
         .iter()
         .map(|(name, value)| format!(r#""{name}":{value:.4}"#));
     let stages = [
-        ("loading", stats.loading_ns),
-        ("decoding", stats.decoding_ns),
-        ("collating", stats.collating_ns),
-        ("pinning", stats.pinning_ns),
-        ("slab_wait", stats.slab_wait_ns),
-        ("transfer", stats.transfer_ns),
-        ("processing", stats.processing_ns),
-        ("host", stats.host_ns),
-        ("consumer_wait", stats.consumer_wait_ns),
+        ("loading", stats.loading.total),
+        ("decoding", stats.decoding.total),
+        ("collating", stats.collating.total),
+        ("pinning", stats.pinning),
+        ("slab_wait", stats.slab_wait.total),
+        ("transfers", stats.transfers.total),
+        ("processing", stats.processing.total),
+        ("step", stats.step),
+        ("consumer_wait", stats.consumer_wait.total),
     ];
-    let stages = stages.map(|(stage, ns)| format!(r#""{stage}_ms":{:.1}"#, ns as f64 / 1e6));
+    let stages = stages.map(|(stage, time)| {
+        let ms = 1e3 * time.as_secs_f64();
+        format!(r#""{stage}_ms":{ms:.1}"#)
+    });
     let fields: Vec<_> = results.chain(stages).collect();
     format!("{{{}}}", fields.join(","))
 }

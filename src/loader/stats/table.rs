@@ -3,31 +3,31 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::{Histogram, Limit, Stats};
+use super::{Histogram, Limit, Stats, Timed};
 
 impl Stats {
-    /// Which samples were replaced or left out.
+    /// Which samples were replaced, skipped or retried.
     fn what_was_bad(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.bad_samples.is_empty() {
+        let bad = &self.bad;
+        if bad.listed.is_empty() {
             return Ok(());
         }
-        let (replaced, skipped, retried) = (self.replaced, self.skipped, self.retried);
         writeln!(
             f,
-            "bad samples: {replaced} replaced, {skipped} left out, {retried} times tried again"
+            "bad samples: {} replaced, {} skipped, {} retried",
+            bad.replaced, bad.skipped, bad.retried
         )?;
-        for bad in self.bad_samples.iter().take(PRINTED) {
-            writeln!(f, "  {bad}")?;
+        for line in bad.listed.iter().take(PRINTED) {
+            writeln!(f, "  {line}")?;
         }
-        match self.bad_samples.len().saturating_sub(PRINTED) {
+        match bad.listed.len().saturating_sub(PRINTED) {
             0 => Ok(()),
             more => writeln!(f, "  and {more} more"),
         }
     }
 
     fn why_unpinned(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let held = self.unpinned.saturating_sub(self.over_budget);
-        let held = held.saturating_sub(self.unlockable);
+        let (unpinned, held) = (&self.unpinned, self.unpinned.held());
         let batches = |count: u64| if count == 1 { "batch" } else { "batches" };
         if held > 0 {
             let noun = batches(held);
@@ -40,17 +40,17 @@ impl Stats {
                 "{held} {noun} went unpinned: the program held all slabs (drop batches sooner{prefetch})"
             )?;
         }
-        if self.over_budget > 0 {
-            let (count, noun) = (self.over_budget, batches(self.over_budget));
-            let (bytes, budget) = (self.over_budget_bytes, self.pinned_budget_bytes);
+        if unpinned.over_budget > 0 {
+            let (count, noun) = (unpinned.over_budget, batches(unpinned.over_budget));
+            let (bytes, budget) = (unpinned.over_budget_bytes, self.pinned_budget_bytes);
             writeln!(
                 f,
                 "{count} {noun} went unpinned: a batch is {bytes} bytes, and the budget of {budget} had no room \
                  (Device::set_pinned_budget_bytes, or lower batch_size)"
             )?;
         }
-        if self.unlockable > 0 {
-            let (count, noun) = (self.unlockable, batches(self.unlockable));
+        if unpinned.unlockable > 0 {
+            let (count, noun) = (unpinned.unlockable, batches(unpinned.unlockable));
             writeln!(
                 f,
                 "{count} {noun} went unpinned: the system did not page-lock their memory (raise its limit, or free memory)"
@@ -61,7 +61,7 @@ impl Stats {
 
     fn advice(&self) -> &'static str {
         match self.limit() {
-            Limit::Unknown if self.wall_ns() == 0 => {
+            Limit::Unknown if self.wall_time().is_zero() => {
                 "Nothing was measured yet: iterate an epoch first."
             }
             Limit::Unknown if self.batches == 0 => {
@@ -84,7 +84,7 @@ impl Stats {
                 "The iterable limits the loop: one worker at a time pulls its items, so do less in its `next` and more in the source's \
                  `load`, which all workers do, or pull larger items."
             }
-            Limit::Loading if self.fetch_wait_ns >= self.loading_ns / 2 => {
+            Limit::Loading if self.fetch_wait >= self.loading.total / 2 => {
                 "Requests limit the loop: raise `with_in_flight` of the Staged data set, its `with_max_bytes` or `with_lookahead` if these \
                  are what is reached, or fetch less for a sample."
             }
@@ -122,9 +122,9 @@ impl Stats {
 
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wall = Duration::from_nanos(self.wall_ns());
+        let wall = self.wall_time();
         // (Loaded ahead, of an epoch that was left, or failed on their way to the device.)
-        let more = self.made_batches.saturating_sub(self.batches);
+        let more = self.made.batches.saturating_sub(self.batches);
         let rate = self.samples_per_second();
         let epoch = self.epoch;
         match self.epochs {
@@ -150,12 +150,9 @@ impl fmt::Display for Stats {
             )?;
         }
         self.rows(f)?;
-        if self.transfer_ns > 0 && self.transfer_bytes > 0 {
-            writeln!(
-                f,
-                "transfer: {:.1} GB/s while copying",
-                self.transfer_bytes as f64 / self.transfer_ns as f64
-            )?;
+        let bandwidth = self.transfers.bytes_per_second();
+        if bandwidth > 0.0 {
+            writeln!(f, "transfers: {:.1} GB/s while copying", bandwidth / 1e9)?;
         }
         self.who_decoded(f)?;
         self.how_full(f)?;
@@ -170,163 +167,170 @@ impl fmt::Display for Stats {
 
 impl Stats {
     fn rows(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (batches, given) = (self.made_batches, self.batches);
-        let (samples, none) = (Some("sample"), &Histogram::default());
+        let (batches, given) = (self.made.batches, self.batches);
+        let (transfers, processing) = (&self.transfers, &self.processing);
         let rows = [
-            ("asking the sampler", self.sampling_ns, batches, none, None),
-            (
-                "pulling from the iterable",
-                self.pulling_ns,
-                batches,
-                none,
-                None,
-            ),
-            (
-                "loading (all workers)",
-                self.loading_ns,
-                batches,
-                &self.loading_times,
-                samples,
-            ),
-            (
-                "decoding (all workers)",
-                self.decoding_ns,
-                batches,
-                &self.decoding_times,
-                samples,
-            ),
-            (
-                "decoding by the device",
-                self.device_decoding_ns,
-                batches,
-                none,
-                None,
-            ),
-            (
-                "collating (all workers)",
-                self.collating_ns,
-                batches,
-                &self.collating_times,
-                None,
-            ),
-            ("pinning", self.pinning_ns, batches, none, None),
-            (
-                "waiting for a slab",
-                self.slab_wait_ns,
-                batches,
-                &self.slab_wait_times,
-                None,
-            ),
-            (
-                "transfer to the device",
-                self.transfer_ns,
-                self.transfers,
-                &self.transfer_times,
-                None,
-            ),
-            (
-                "processing on the device",
-                self.processing_ns,
-                self.processed,
-                none,
-                None,
-            ),
-            ("host between batches", self.host_ns, given, none, None),
-            (
-                "consumer waiting",
-                self.consumer_wait_ns,
-                given,
-                &self.consumer_wait_times,
-                None,
-            ),
+            // A sampler that is as good as free is not worth a line.
+            Line::of("sampling", self.sampling, batches)
+                .from(self.loading.total.max(self.collating.total) / 20),
+            Line::of("pulling (one at a time)", self.pulling, batches).if_any(),
+            Line::timed("loading (all workers)", &self.loading, batches).each_sample(),
+            Line::timed("decoding (all workers)", &self.decoding, batches)
+                .each_sample()
+                .if_any(),
+            Line::of("decoder (the device's)", self.decoder.decoding, batches).if_any(),
+            Line::timed("collating (all workers)", &self.collating, batches),
+            Line::of("pinning", self.pinning, batches),
+            Line::timed("slab wait", &self.slab_wait, batches),
+            Line::of(
+                "transfers (to the device)",
+                transfers.total,
+                transfers.count,
+            )
+            .each(&transfers.each)
+            .if_any(),
+            Line::of(
+                "processing (on the device)",
+                processing.total,
+                processing.count,
+            )
+            .if_any(),
+            Line::of("step (between batches)", self.step, given),
+            Line::timed("consumer wait", &self.consumer_wait, given),
         ];
-        let ms = |ns: u64| ns as f64 / 1e6;
         let (batch, p50, p99) = ("ms per batch", "p50", "p99");
         writeln!(
             f,
             "{:<28}{:>10}{batch:>14}{p50:>10}{p99:>10}",
             "stage", "total ms"
         )?;
-        for (name, ns, count, times, each) in rows {
-            let is_optional = ["decoding", "transfer", "processing", "pulling"];
-            let is_optional = is_optional.iter().any(|start| name.starts_with(start));
-            if is_optional && (ns == 0 || count == 0) {
-                continue;
-            }
-            // A sampler that is as good as free is not worth a line.
-            if name.starts_with("asking") && ns < self.loading_ns.max(self.collating_ns) / 20 {
-                continue;
-            }
-            write!(
-                f,
-                "{name:<28}{:>10.1}{:>14.3}",
-                ms(ns),
-                ms(ns) / count.max(1) as f64
-            )?;
-            if times.count() > 0 {
-                write!(f, "{:>10.3}{:>10.3}", ms(times.p50()), ms(times.p99()))?;
-                each.map_or(Ok(()), |each| write!(f, " a {each}"))?;
-            }
-            writeln!(f)?;
-        }
-        Ok(())
+        rows.iter()
+            .filter(|line| line.is_shown())
+            .try_for_each(|line| line.write(f))
     }
 
     /// How many pictures the device decoded, of those that it should have, and why the CPU decoded the others.
     fn who_decoded(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let by_cpu: u64 = self.left_to_cpu.values().sum();
-        let all = self.device_decoded + by_cpu;
+        let decoder = &self.decoder;
+        let by_cpu: u64 = decoder.left_to_cpu.values().sum();
+        let (decoded, all) = (decoder.decoded, decoder.decoded + by_cpu);
         if all == 0 {
             return Ok(());
         }
         write!(
             f,
-            "pictures: {} of {all} were decoded by the device",
-            self.device_decoded
+            "decoder: {decoded} of {all} pictures were decoded by the device"
         )?;
-        match self.decoded_by_kernels {
+        match decoder.by_kernels {
             0 => {}
-            all if all == self.device_decoded => f.write_str(" (by kernels)")?,
+            all if all == decoded => f.write_str(" (by kernels)")?,
             some => write!(f, " ({some} by kernels)")?,
         }
         if by_cpu > 0 {
             // The most frequent reason first.
-            let mut reasons: Vec<_> = self.left_to_cpu.iter().collect();
+            let mut reasons: Vec<_> = decoder.left_to_cpu.iter().collect();
             reasons.sort_by_key(|(reason, count)| (std::cmp::Reverse(**count), **reason));
             let reasons = reasons
                 .iter()
                 .map(|(reason, count)| format!("{reason} {count}"));
             let reasons: Vec<String> = reasons.collect();
-            write!(f, ", {by_cpu} by the CPU: {}", reasons.join(", "))?;
+            write!(f, ", {by_cpu} left to the CPU: {}", reasons.join(", "))?;
         }
         writeln!(f)
     }
 
-    /// How full the queue was, and how long it was waited for.
+    /// How many batches were ready, and how long the consumer waited.
     fn how_full(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ready = &self.ready_batches;
         if ready.count() > 0 {
             let (mean, none) = (ready.mean(), 100.0 * ready.share_of_zero());
             writeln!(
                 f,
-                "queue: {mean:.1} batches were ready when one was asked for, none {none:.0} % of the time"
+                "ready batches: {mean:.1} when one was asked for, none {none:.0} % of the time"
             )?;
         }
         if self.has_others_than_first() {
-            let (share, first) = (100.0 * self.starvation(), self.first_wait_ns as f64 / 1e6);
-            let first_of = if self.epochs > 1 {
-                "the first of each epoch"
-            } else {
-                "the first"
+            let (share, first) = (100.0 * self.starvation(), in_ms(self.first_wait.total));
+            let first = match self.epochs > 1 {
+                true => format!("first waits of {first:.1} ms in all"),
+                false => format!("a first wait of {first:.1} ms"),
             };
-            let of = if self.epochs > 1 { " in all" } else { "" };
             writeln!(
                 f,
-                "starvation: {share:.1} % of the time was waiting for batches, beside {first:.1} ms{of} for {first_of}"
+                "starvation: {share:.1} % of the time was waiting for batches, beside {first}"
             )?;
         }
         Ok(())
     }
+}
+
+/// A line of the table: a stage's time, for so many batches.
+struct Line<'a> {
+    name: &'static str,
+    total: Duration,
+    batches: u64,
+    each: Option<&'a Histogram>,
+    /// What `each` is of, unless it is batches.
+    of: &'static str,
+    /// It is left out where the time is less.
+    least: Duration,
+}
+
+impl<'a> Line<'a> {
+    fn of(name: &'static str, total: Duration, batches: u64) -> Line<'a> {
+        Line {
+            name,
+            total,
+            batches,
+            each: None,
+            of: "",
+            least: Duration::ZERO,
+        }
+    }
+
+    fn timed(name: &'static str, timed: &'a Timed, batches: u64) -> Line<'a> {
+        Line::of(name, timed.total, batches).each(&timed.each)
+    }
+
+    fn each(self, each: &'a Histogram) -> Line<'a> {
+        let each = Some(each);
+        Line { each, ..self }
+    }
+
+    fn each_sample(self) -> Line<'a> {
+        Line {
+            of: " a sample",
+            ..self
+        }
+    }
+
+    fn from(self, least: Duration) -> Line<'a> {
+        Line { least, ..self }
+    }
+
+    /// Many programs have no such stage.
+    fn if_any(self) -> Line<'a> {
+        self.from(Duration::from_nanos(1))
+    }
+
+    fn is_shown(&self) -> bool {
+        self.total >= self.least
+    }
+
+    fn write(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let total = in_ms(self.total);
+        let per_batch = total / self.batches.max(1) as f64;
+        write!(f, "{:<28}{total:>10.1}{per_batch:>14.3}", self.name)?;
+        if let Some(each) = self.each.filter(|each| each.count() > 0) {
+            let (p50, p99) = (in_ms(each.p50()), in_ms(each.p99()));
+            write!(f, "{p50:>10.3}{p99:>10.3}{}", self.of)?;
+        }
+        writeln!(f)
+    }
+}
+
+fn in_ms(time: Duration) -> f64 {
+    time.as_nanos() as f64 / 1e6
 }
 
 /// What is said where the number of workers was left to the loader.
@@ -337,21 +341,40 @@ const PRINTED: usize = 5;
 
 #[cfg(test)]
 mod tests {
+    use super::super::{BadSampleStats, DecoderStats, MadeStats, Tally, UnpinnedStats};
     use super::*;
     use crate::meter::Buckets;
     use crate::pipeline::WorkerSizing;
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn timed(total: Duration) -> Timed {
+        Timed {
+            total,
+            ..Timed::default()
+        }
+    }
+
+    fn made(batches: u64) -> MadeStats {
+        MadeStats {
+            batches,
+            ..MadeStats::default()
+        }
+    }
 
     #[test]
     fn the_last_sentence_names_what_limits_and_the_knob() {
         let stats = Stats {
             batches: 10,
-            made_batches: 10,
+            made: made(10),
             samples: 100,
             workers: 4,
-            loading_ns: 4_000_000_000,
-            collating_ns: 100_000_000,
-            host_ns: 100_000_000,
-            consumer_wait_ns: 900_000_000,
+            loading: timed(ms(4_000)),
+            collating: timed(ms(100)),
+            step: ms(100),
+            consumer_wait: timed(ms(900)),
             ..Stats::default()
         };
         assert_eq!(stats.limit(), Limit::Loading);
@@ -361,25 +384,28 @@ mod tests {
                 .ends_with("raise num_workers, or make the data set's `get` cheaper.")
         );
         let fed = Stats {
-            consumer_wait_ns: 1_000,
+            consumer_wait: timed(Duration::from_micros(1)),
             ..stats.clone()
         };
         assert_eq!(fed.limit(), Limit::Consumer);
         assert!(!stats.to_string().contains("decoding"));
         let lazy = Stats {
-            decoding_ns: 5_000_000_000,
+            decoding: timed(ms(5_000)),
             ..stats.clone()
         };
         assert_eq!(lazy.limit(), Limit::Decoding);
         // One thread drives a device's decoder: more workers do not help.
         let by_device = Stats {
-            device_decoding_ns: 1_500_000_000,
+            decoder: DecoderStats {
+                decoding: ms(1_500),
+                ..DecoderStats::default()
+            },
             ..lazy.clone()
         };
         assert_eq!(by_device.limit(), Limit::DeviceDecoding);
         let table = by_device.to_string();
         assert!(
-            table.contains("\ndecoding by the device          1500.0       150.000"),
+            table.contains("\ndecoder (the device's)          1500.0       150.000"),
             "{table}"
         );
         assert!(
@@ -405,22 +431,26 @@ mod tests {
         }
         let stats = Stats {
             epochs: 1,
-            first_waits: 1,
             samples: 30,
             batches: 3,
             workers: 2,
-            loading_ns: 9_000_000,
-            consumer_wait_ns: 299_000_000,
-            first_wait_ns: 200_000_000,
-            host_ns: 901_000_000,
-            consumer_wait_times: Histogram::of(&waits),
+            loading: timed(ms(9)),
+            consumer_wait: Timed {
+                total: ms(299),
+                each: Histogram::of(&waits),
+            },
+            first_wait: Tally {
+                count: 1,
+                total: ms(200),
+            },
+            step: ms(901),
             ..Stats::default()
         };
         assert_eq!(stats.starvation(), 0.099);
         assert_eq!(stats.limit(), Limit::Consumer);
         let table = stats.to_string();
         assert!(
-            table.contains("\nstarvation: 9.9 % of the time was waiting for batches, beside 200.0 ms for the first\n"),
+            table.contains("\nstarvation: 9.9 % of the time was waiting for batches, beside a first wait of 200.0 ms\n"),
             "{table}"
         );
         // Two such epochs starve as much as one.
@@ -429,10 +459,10 @@ mod tests {
         assert!(
             twice
                 .to_string()
-                .contains("beside 400.0 ms in all for the first of each epoch")
+                .contains("beside first waits of 400.0 ms in all\n")
         );
         let slower = Stats {
-            consumer_wait_ns: 301_000_000,
+            consumer_wait: timed(ms(301)),
             ..stats.clone()
         };
         assert_eq!(slower.limit(), Limit::Loading);
@@ -440,9 +470,11 @@ mod tests {
         let first = Buckets::default();
         first.count(200_000_000);
         let one = Stats {
-            consumer_wait_ns: 200_000_000,
-            host_ns: 200_000_000,
-            consumer_wait_times: Histogram::of(&first),
+            consumer_wait: Timed {
+                total: ms(200),
+                each: Histogram::of(&first),
+            },
+            step: ms(200),
             ..stats
         };
         assert_eq!(one.starvation(), 0.5);
@@ -457,9 +489,11 @@ mod tests {
             ready.count(batches);
         }
         let stats = Stats {
-            made_batches: 10,
-            loading_ns: 324_000_000,
-            loading_times: Histogram::of(&loading),
+            made: made(10),
+            loading: Timed {
+                total: ms(324),
+                each: Histogram::of(&loading),
+            },
             ready_batches: Histogram::of(&ready),
             ..Stats::default()
         };
@@ -469,32 +503,33 @@ mod tests {
             "{table}"
         );
         assert!(
-            table.contains(
-                "\nqueue: 1.5 batches were ready when one was asked for, none 25 % of the time\n"
-            ),
+            table.contains("\nready batches: 1.5 when one was asked for, none 25 % of the time\n"),
             "{table}"
         );
     }
 
     #[test]
     fn it_says_who_decoded_and_why() {
-        assert!(!Stats::default().to_string().contains("pictures:"));
+        assert!(!Stats::default().to_string().contains("decoder:"));
         let mut stats = Stats {
-            device_decoded: 90,
+            decoder: DecoderStats {
+                decoded: 90,
+                ..DecoderStats::default()
+            },
             ..Stats::default()
         };
-        let all = "\npictures: 90 of 90 were decoded by the device\n";
+        let all = "\ndecoder: 90 of 90 pictures were decoded by the device\n";
         assert!(stats.to_string().contains(all), "{stats}");
-        stats.decoded_by_kernels = 90;
-        let all = "\npictures: 90 of 90 were decoded by the device (by kernels)\n";
+        stats.decoder.by_kernels = 90;
+        let all = "\ndecoder: 90 of 90 pictures were decoded by the device (by kernels)\n";
         assert!(stats.to_string().contains(all), "{stats}");
-        stats.decoded_by_kernels = 30; // of several devices, one has no hardware
-        let of_them = "\npictures: 90 of 90 were decoded by the device (30 by kernels)\n";
+        stats.decoder.by_kernels = 30; // of several devices, one has no hardware
+        let of_them = "\ndecoder: 90 of 90 pictures were decoded by the device (30 by kernels)\n";
         assert!(stats.to_string().contains(of_them), "{stats}");
-        stats.decoded_by_kernels = 0;
+        stats.decoder.by_kernels = 0;
         let reasons = [("not JPEG", 3), ("a filter", 3), ("progressive JPEG", 4)];
-        stats.left_to_cpu = reasons.into();
-        let some = "\npictures: 90 of 100 were decoded by the device, 10 by the CPU: progressive JPEG 4, a filter 3, not JPEG 3\n";
+        stats.decoder.left_to_cpu = reasons.into();
+        let some = "\ndecoder: 90 of 100 pictures were decoded by the device, 10 left to the CPU: progressive JPEG 4, a filter 3, not JPEG 3\n";
         assert!(stats.to_string().contains(some), "{stats}");
     }
 
@@ -503,8 +538,11 @@ mod tests {
     fn the_advice_is_for_the_loop_at_hand() {
         let fed = Stats {
             batches: 10,
-            host_ns: 100_000_000,
-            unpinned: 3,
+            step: ms(100),
+            unpinned: UnpinnedStats {
+                count: 3,
+                ..UnpinnedStats::default()
+            },
             ..Stats::default()
         };
         let [without, with] = [0, 4].map(|workers| {
@@ -525,8 +563,8 @@ mod tests {
             ..fed.clone()
         };
         let starved = Stats {
-            loading_ns: 100_000_000,
-            consumer_wait_ns: 100_000_000,
+            loading: timed(ms(100)),
+            consumer_wait: timed(ms(100)),
             ..auto.clone()
         };
         let (auto, starved) = (auto.to_string(), starved.to_string());
@@ -539,15 +577,15 @@ mod tests {
         assert!(!starved.contains("raise num_workers"), "{starved}");
 
         let slabs = Stats {
-            slab_wait_ns: 100_000_000,
-            consumer_wait_ns: 100_000_000,
+            slab_wait: timed(ms(100)),
+            consumer_wait: timed(ms(100)),
             ..fed.clone()
         };
         assert_eq!(slabs.limit(), Limit::Pinning);
         assert!(!slabs.to_string().contains("prefetch"), "{slabs}");
 
         let failed = Stats {
-            consumer_wait_ns: 100_000_000,
+            consumer_wait: timed(ms(100)),
             ..Stats::default()
         };
         assert_eq!(failed.limit(), Limit::Unknown);
@@ -566,23 +604,23 @@ mod tests {
     /// A stage of each kind, and what is said of it.
     #[test]
     fn each_stage_has_its_advice() {
-        let of = |stage: fn(&mut Stats) -> &mut u64| {
+        let of = |stage: fn(&mut Stats) -> &mut Duration| {
             let mut stats = Stats {
                 batches: 10,
-                made_batches: 12,
+                made: made(12),
                 workers: 2,
-                consumer_wait_ns: 1_000_000_000,
-                collating_ns: 1_000_000,
+                consumer_wait: timed(ms(1_000)),
+                collating: timed(ms(1)),
                 ..Stats::default()
             };
-            *stage(&mut stats) = 2_000_000_000;
+            *stage(&mut stats) = ms(2_000);
             stats
         };
-        let sampling = of(|stats| &mut stats.sampling_ns);
+        let sampling = of(|stats| &mut stats.sampling);
         assert_eq!(sampling.limit(), Limit::Sampling);
         let said = sampling.to_string();
         assert!(
-            said.contains("\nasking the sampler              2000.0       166.667\n")
+            said.contains("\nsampling                        2000.0       166.667\n")
                 && said.contains("Sampler::indices"),
             "{said}"
         );
@@ -590,18 +628,18 @@ mod tests {
             said.contains("\nmade and not given out: 2 batches more"),
             "{said}"
         );
-        let pulling = of(|stats| &mut stats.pulling_ns);
+        let pulling = of(|stats| &mut stats.pulling);
         assert_eq!(pulling.limit(), Limit::Pulling);
         let said = pulling.to_string();
         assert!(
-            said.contains("\npulling from the iterable ") && said.contains("`load`"),
+            said.contains("\npulling (one at a time) ") && said.contains("`load`"),
             "{said}"
         );
-        assert!(!said.contains("asking the sampler"), "{said}");
+        assert!(!said.contains("\nsampling"), "{said}");
         // What a Staged data set waits for is not made faster by workers.
-        let mut staged = of(|stats| &mut stats.loading_ns);
+        let mut staged = of(|stats| &mut stats.loading.total);
         assert!(staged.to_string().contains("num_workers"));
-        staged.fetch_wait_ns = 1_800_000_000;
+        staged.fetch_wait = ms(1_800);
         assert_eq!(staged.limit(), Limit::Loading);
         let said = staged.to_string();
         assert!(
@@ -609,7 +647,7 @@ mod tests {
             "{said}"
         );
         // No advice for pictures that it does nothing for.
-        let decoding = of(|stats| &mut stats.decoding_ns).to_string();
+        let decoding = of(|stats| &mut stats.decoding.total).to_string();
         assert!(decoding.contains("of JPEG files"), "{decoding}");
     }
 
@@ -617,8 +655,8 @@ mod tests {
     fn nothing_is_said_of_a_loop_that_is_too_short() {
         let short = Stats {
             batches: 1,
-            loading_ns: 900_000,
-            consumer_wait_ns: 1_000_000,
+            loading: timed(Duration::from_micros(900)),
+            consumer_wait: timed(ms(1)),
             ..Stats::default()
         };
         assert_eq!(short.limit(), Limit::Unknown);
@@ -632,23 +670,43 @@ mod tests {
     /// Two devices that share an epoch take as long as the longer one; in the sum of what each says, they would not.
     #[test]
     fn loops_side_by_side_take_as_long_as_the_longest() {
-        let device = |ms: u64| Stats {
+        let device = |each: u64| Stats {
             epoch: 3,
             epochs: 1,
             samples: 300,
             batches: 30,
-            consumer_wait_ns: ms * 500_000,
-            host_ns: ms * 500_000,
+            consumer_wait: timed(ms(each) / 2),
+            step: ms(each) / 2,
             ..Stats::default()
         };
         let both = Stats::side_by_side(&[device(1_000), device(900)]);
         assert_eq!((both.epochs, both.samples), (1, 600));
-        assert_eq!(both.wall_ns(), 1_000_000_000);
+        assert_eq!(both.wall_time(), ms(1_000));
         assert_eq!(both.samples_per_second(), 600.0);
         assert!(
             both.to_string()
                 .starts_with("epoch 3: 60 batches, 600 samples in 1.00 s (600 samples/s")
         );
         assert_eq!(Stats::side_by_side(&[]), Stats::default());
+    }
+
+    #[test]
+    fn bad_samples_are_told_by_the_words_of_the_fields() {
+        let bad = BadSampleStats {
+            replaced: 1,
+            skipped: 4,
+            retried: 2,
+            listed: (0..7).map(|sample| format!("sample {sample}")).collect(),
+        };
+        let stats = Stats {
+            bad,
+            ..Stats::default()
+        };
+        let table = stats.to_string();
+        assert!(
+            table.contains("\nbad samples: 1 replaced, 4 skipped, 2 retried\n  sample 0\n")
+                && table.contains("\n  sample 4\n  and 2 more\n"),
+            "{table}"
+        );
     }
 }

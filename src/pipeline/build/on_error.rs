@@ -43,8 +43,8 @@ use crate::sync::{Condvar, Instant, Mutex};
 ///     assert_eq!(batch?.len(), 20);
 /// }
 /// let stats = loader.stats();
-/// assert_eq!(stats.replaced, 1);
-/// assert!(stats.bad_samples[0].contains("sample 13"));
+/// assert_eq!(stats.bad.replaced, 1);
+/// assert!(stats.bad.listed[0].contains("sample 13"));
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]

@@ -192,7 +192,7 @@ impl<B: 'static> Sessions<B> {
     pub(crate) fn get(&mut self, key: u64) -> Option<&mut Session<B>> {
         let is_alone = self.entries.len() == 1;
         let entry = self.entries.get_mut(key)?;
-        if !is_alone && !(entry.is_touched && entry.is_asking) {
+        if !(is_alone || entry.is_touched && entry.is_asking) {
             entry.touch(&mut self.touched, &mut self.asking);
         }
         Some(&mut entry.session)

@@ -169,9 +169,9 @@ pub unsafe extern "C" fn pf_stats(run: *const Run) -> Counted {
     let stats = unsafe { &*run }.loader.total_stats();
     Counted {
         batches: stats.batches,
-        waiting_ns: stats.consumer_wait_ns,
-        device_decoded: stats.device_decoded,
-        device_share: stats.device_share.map_or(-1, i64::from),
+        waiting_ns: stats.consumer_wait.total.as_nanos() as u64,
+        device_decoded: stats.decoder.decoded,
+        device_share: stats.decoder.device_share.map_or(-1, i64::from),
     }
 }
 
