@@ -180,7 +180,7 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// ([`IterableBuilder::on_error`](crate::loader::IterableBuilder::on_error)).
     fn load(&self, item: Self::Item, rng: &mut SampleRng) -> Result<Self::Sample, BoxError>;
 
-    /// A fingerprint of the source, by which [`IterableLoader::resume`](crate::loader::IterableLoader::resume) tells another one. Default:
+    /// A fingerprint of the source, by which [`DataLoader::resume`](crate::DataLoader::resume) tells another one. Default:
     /// 0, nothing is known of it.
     ///
     /// Make it of what the items are, such as the names and sizes of files. It must be the same in the next run and on the same rank.

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use super::epoch::{Epoch, until, waited};
 use super::info::WithInfo;
-use super::state::LoaderState;
+use super::kind::{Indexed, Kind};
 use super::stats::Stats;
 use super::try_next::TryNext;
 use crate::batch::Batch;
@@ -40,8 +40,8 @@ use crate::sync::{Arc, Instant, Weak, planted};
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[must_use = "an epoch does nothing unless it is iterated"]
-pub struct DeviceEpoch<'a, B: Batch> {
-    epoch: Epoch<'a, B>,
+pub struct DeviceEpoch<'a, B: Batch, K: Kind = Indexed> {
+    epoch: Epoch<'a, B, K>,
     queue: Arc<DeviceQueue<B>>,
     depth: usize,
     /// The next epoch, if it goes to the same device: its batches are sent ahead like this one's.
@@ -59,13 +59,13 @@ pub(super) struct Following<B: Batch> {
     pub(super) queue: Weak<DeviceQueue<B>>,
 }
 
-impl<'a, B: Batch> DeviceEpoch<'a, B> {
+impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
     pub(super) fn new(
-        epoch: Epoch<'a, B>,
+        epoch: Epoch<'a, B, K>,
         queue: Arc<DeviceQueue<B>>,
         depth: usize,
         following: Option<Following<B>>,
-    ) -> DeviceEpoch<'a, B> {
+    ) -> DeviceEpoch<'a, B, K> {
         let epoch = DeviceEpoch {
             epoch,
             queue,
@@ -89,8 +89,9 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.epoch.number()
     }
 
-    /// Returns where the run stands in this epoch: after the batches that were given out, not those that were sent ahead.
-    pub fn state(&self) -> LoaderState {
+    /// Returns where the run stands in this epoch, as [`Epoch::state`]: after the batches that were given out, not those that were sent
+    /// ahead.
+    pub fn state(&self) -> K::State {
         self.epoch.state()
     }
 
@@ -99,8 +100,8 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
         self.epoch.stats()
     }
 
-    /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
-    pub fn with_info(self) -> WithInfo<DeviceEpoch<'a, B>> {
+    /// Gives with each batch what it is, as [`Epoch::with_info`].
+    pub fn with_info(self) -> WithInfo<DeviceEpoch<'a, B, K>> {
         WithInfo::new(self)
     }
 
@@ -126,7 +127,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 
     /// The epoch, on the host.
-    pub(super) fn inner(&self) -> &Epoch<'a, B> {
+    pub(super) fn inner(&self) -> &Epoch<'a, B, K> {
         &self.epoch
     }
 
@@ -251,7 +252,7 @@ impl<'a, B: Batch> DeviceEpoch<'a, B> {
     }
 }
 
-impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
+impl<B: Batch, K: Kind> Iterator for DeviceEpoch<'_, B, K> {
     type Item = Result<B::OnDevice>;
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
@@ -263,7 +264,7 @@ impl<B: Batch> Iterator for DeviceEpoch<'_, B> {
     }
 }
 
-impl<B: Batch> Drop for DeviceEpoch<'_, B> {
+impl<B: Batch, K: Kind> Drop for DeviceEpoch<'_, B, K> {
     fn drop(&mut self) {
         if self.epoch.pipeline().has_lost_threads() {
             _ = ManuallyDrop::new(Arc::clone(&self.queue)); // what it holds goes back under locks
@@ -276,13 +277,15 @@ impl<B: Batch> Drop for DeviceEpoch<'_, B> {
 }
 
 impl<B: Batch> ExactSizeIterator for DeviceEpoch<'_, B> {}
-impl<B: Batch> std::iter::FusedIterator for DeviceEpoch<'_, B> {}
+impl<B: Batch, K: Kind> std::iter::FusedIterator for DeviceEpoch<'_, B, K> {}
 
-impl<B: Batch> fmt::Debug for DeviceEpoch<'_, B> {
+impl<B: Batch, K: Kind> fmt::Debug for DeviceEpoch<'_, B, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("DeviceEpoch")
-            .field("number", &self.epoch.number())
-            .field("remaining", &self.len())
-            .finish()
+        let mut f = f.debug_struct("DeviceEpoch");
+        f.field("number", &self.number());
+        match self.size_hint() {
+            (_, Some(left)) => f.field("remaining", &left).finish(),
+            (_, None) => f.finish_non_exhaustive(),
+        }
     }
 }

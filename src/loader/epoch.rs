@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use super::device_epoch::DeviceEpoch;
 use super::info::{BatchInfo, WithInfo};
+use super::kind::{Begun, Indexed, Kind, Stands};
 use super::split::Pace;
-use super::state::LoaderState;
 use super::stats::Stats;
 use super::try_next::TryNext;
 use super::{DataLoader, last};
@@ -25,13 +25,13 @@ use crate::sync::{Arc, Instant};
 use crate::trace::span;
 
 /// A reference to the loader.
-pub(super) enum Loader<'a, B: Batch> {
-    Borrowed(&'a DataLoader<B>),
-    Owned(Arc<DataLoader<B>>),
+pub(super) enum Loader<'a, B: Batch, K: Kind> {
+    Borrowed(&'a DataLoader<B, K>),
+    Owned(Arc<DataLoader<B, K>>),
 }
 
-impl<B: Batch> Loader<'_, B> {
-    pub(super) fn get(&self) -> &DataLoader<B> {
+impl<B: Batch, K: Kind> Loader<'_, B, K> {
+    pub(super) fn get(&self) -> &DataLoader<B, K> {
         match self {
             Loader::Borrowed(loader) => loader,
             Loader::Owned(loader) => loader,
@@ -43,7 +43,7 @@ impl<B: Batch> Loader<'_, B> {
     }
 }
 
-impl<B: Batch> Clone for Loader<'_, B> {
+impl<B: Batch, K: Kind> Clone for Loader<'_, B, K> {
     fn clone(&self) -> Self {
         match self {
             Loader::Borrowed(loader) => Loader::Borrowed(loader),
@@ -53,6 +53,7 @@ impl<B: Batch> Clone for Loader<'_, B> {
 }
 
 /// One pass over the data set: gives its batches in order, unless the loader was told [otherwise](crate::loader::Builder::in_order).
+/// That over an [`Iterable`](crate::loader::Iterable) ends when the iterable does, and has no length.
 ///
 /// A batch that failed gives its error in its place, and the iteration can go on. Dropping the epoch stops its loading, and
 /// does not wait.
@@ -73,9 +74,21 @@ impl<B: Batch> Clone for Loader<'_, B> {
 /// }
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
+///
+/// Of an iterable:
+///
+/// ```
+/// use pinfeed::{DataLoader, iterable};
+///
+/// let numbers = iterable::from_fn(|_, _| Ok((0..10i64).map(Ok)));
+/// let loader = DataLoader::iterable(numbers).batch_size(4).build()?;
+/// let sizes: Vec<_> = loader.epoch(3).map(|batch| Ok(batch?.len())).collect::<pinfeed::Result<_>>()?;
+/// assert_eq!(sizes, [4, 4, 2]);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
 #[must_use = "an epoch does nothing unless it is iterated"]
-pub struct Epoch<'a, B: Batch> {
-    loader: Loader<'a, B>,
+pub struct Epoch<'a, B: Batch, K: Kind = Indexed> {
+    loader: Loader<'a, B, K>,
     handle: EpochHandle,
     /// Tasks that were taken in advance.
     taken: Taken<B>,
@@ -100,13 +113,13 @@ pub struct Epoch<'a, B: Batch> {
     has_ended: bool,
 }
 
-impl<'a, B: Batch> Epoch<'a, B> {
+impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// `pace`: that of its device, of several that share the batches.
     pub(super) fn begin(
-        loader: Loader<'a, B>,
+        loader: Loader<'a, B, K>,
         beginning: Beginning,
         pace: Option<Arc<Pace>>,
-    ) -> Epoch<'a, B> {
+    ) -> Epoch<'a, B, K> {
         let asked = Instant::now();
         let handle = loader.pipeline().begin(beginning);
         Epoch::at(loader, handle, pace, asked)
@@ -115,11 +128,11 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// The epoch of a handle that the consumer has come to, which asked for it at this time. (A batch sampler may take long to list its
     /// batches.)
     pub(super) fn at(
-        loader: Loader<'a, B>,
+        loader: Loader<'a, B, K>,
         handle: EpochHandle,
         pace: Option<Arc<Pace>>,
         asked: Instant,
-    ) -> Epoch<'a, B> {
+    ) -> Epoch<'a, B, K> {
         let mut epoch = Epoch::unnoted(loader, handle);
         epoch.pace = pace;
         epoch.has_waited(asked, Instant::now());
@@ -137,7 +150,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// An epoch that is not part of the run.
-    pub(super) fn unnoted(loader: Loader<'a, B>, handle: EpochHandle) -> Epoch<'a, B> {
+    pub(super) fn unnoted(loader: Loader<'a, B, K>, handle: EpochHandle) -> Epoch<'a, B, K> {
         let partition = loader.pipeline().partition(&handle);
         let batches = partition
             .batches()
@@ -165,7 +178,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 
     /// Returns where the run stands in this epoch: after the batches that were given out.
-    /// [`DataLoader::state`](crate::DataLoader::state) says the same of the epoch that was begun last.
+    /// [`DataLoader::state`](crate::DataLoader::state) says the same of the epoch that was begun last. It is a
+    /// [`LoaderState`](crate::loader::LoaderState), or for an iterable the [`IterableState`](crate::loader::IterableState) of this rank.
     ///
     /// # Examples
     ///
@@ -183,16 +197,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// }
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    pub fn state(&self) -> LoaderState {
-        let (loader, devices) = (self.loader.get(), self.handle.share.of);
-        if self.partition.is_refused() {
-            return loader.state();
-        }
-        let start = match self.is_any_order() && devices > 1 {
-            true => loader.start_of_rank(&self.handle),
-            false => self.reached(),
+    pub fn state(&self) -> K::State {
+        let epoch = Begun {
+            handle: &self.handle,
+            partition: &self.partition,
         };
-        loader.state_from(start, devices)
+        K::State::of_epoch(self.loader(), epoch)
     }
 
     /// Returns statistics of this epoch so far, whatever other epochs the loader has.
@@ -219,8 +229,9 @@ impl<'a, B: Batch> Epoch<'a, B> {
         self.loader.get().stats_of(&self.handle)
     }
 
-    /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real.
-    pub fn with_info(self) -> WithInfo<Epoch<'a, B>> {
+    /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real. Of an iterable, the
+    /// indices are the numbers of this rank's items, counted from 0 in each epoch.
+    pub fn with_info(self) -> WithInfo<Epoch<'a, B, K>> {
         WithInfo::new(self)
     }
 
@@ -273,12 +284,12 @@ impl<'a, B: Batch> Epoch<'a, B> {
         gives_way
     }
 
-    pub(super) fn reference(&self) -> &Loader<'a, B> {
+    pub(super) fn reference(&self) -> &Loader<'a, B, K> {
         &self.loader
     }
 
     /// The loader.
-    pub(super) fn loader(&self) -> &DataLoader<B> {
+    pub(super) fn loader(&self) -> &DataLoader<B, K> {
         self.loader.get()
     }
 
@@ -289,7 +300,8 @@ impl<'a, B: Batch> Epoch<'a, B> {
     /// runs when they are decoded, on the thread that asks for the batch.)
     ///
     /// If the loader pins for the same device, large batches travel in parts, so that the page-locked memory in use stays in the last-level
-    /// cache; that is less than `prefetch` batches take. If a part fails, its batch is an error. What arrives is the same.
+    /// cache; that is less than `prefetch` batches take. If a part fails, its batch is an error. What arrives is the same. (Those of an
+    /// iterable travel whole.)
     ///
     /// Small batches that are ready at the same time travel together, and share device memory of 1 MiB at most, which is free again when
     /// all of them were dropped. If they take microseconds to make, and [`prefetch`](crate::loader::Builder::prefetch) is not set, up to 32
@@ -308,7 +320,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
         mut self,
         target: impl Into<Target>,
         depth: usize,
-    ) -> DeviceEpoch<'a, B> {
+    ) -> DeviceEpoch<'a, B, K> {
         let target = target.into();
         let depth = target.depth(depth);
         let (pipeline, handle, taken) = self.fields();
@@ -584,7 +596,7 @@ pub(super) fn waited<T>(next: Poll<Option<T>>) -> Option<T> {
     }
 }
 
-impl<B: Batch> Iterator for Epoch<'_, B> {
+impl<B: Batch, K: Kind> Iterator for Epoch<'_, B, K> {
     type Item = Result<B>;
 
     fn next(&mut self) -> Option<Result<B>> {
@@ -592,15 +604,14 @@ impl<B: Batch> Iterator for Epoch<'_, B> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = usize::try_from(self.left());
-        (left.unwrap_or(usize::MAX), left.ok())
+        K::size_hint(self.left())
     }
 }
 
 impl<B: Batch> ExactSizeIterator for Epoch<'_, B> {}
-impl<B: Batch> std::iter::FusedIterator for Epoch<'_, B> {}
+impl<B: Batch, K: Kind> std::iter::FusedIterator for Epoch<'_, B, K> {}
 
-impl<B: Batch> Drop for Epoch<'_, B> {
+impl<B: Batch, K: Kind> Drop for Epoch<'_, B, K> {
     fn drop(&mut self) {
         if self.pipeline().has_lost_threads() {
             // What it holds goes back under locks that may never be released.
@@ -613,11 +624,13 @@ impl<B: Batch> Drop for Epoch<'_, B> {
     }
 }
 
-impl<B: Batch> fmt::Debug for Epoch<'_, B> {
+impl<B: Batch, K: Kind> fmt::Debug for Epoch<'_, B, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Epoch")
-            .field("number", &self.number())
-            .field("remaining", &self.len())
-            .finish()
+        let mut f = f.debug_struct("Epoch");
+        f.field("number", &self.number());
+        match self.size_hint() {
+            (_, Some(left)) => f.field("remaining", &left).finish(),
+            (_, None) => f.finish_non_exhaustive(),
+        }
     }
 }

@@ -6,6 +6,7 @@ use std::mem::ManuallyDrop;
 
 use super::device_epoch::{DeviceEpoch, Following};
 use super::epoch::{Epoch, Loader};
+use super::kind::{Indexed, Kind};
 use super::split::Pace;
 use crate::batch::Batch;
 use crate::device::Target;
@@ -37,8 +38,8 @@ use crate::sync::{Arc, Instant};
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[must_use = "epochs do nothing unless they are iterated"]
-pub struct Epochs<'a, B: Batch, I> {
-    loader: Loader<'a, B>,
+pub struct Epochs<'a, B: Batch, I, K: Kind = Indexed> {
+    loader: Loader<'a, B, K>,
     /// Where the first epoch begins, if it was told already, and the state of its iterable.
     first: First,
     numbers: Fuse<I>,
@@ -53,24 +54,24 @@ pub struct Epochs<'a, B: Batch, I> {
 /// Where the first epoch begins, and the state of its iterable.
 type First = Option<(Start, Option<Vec<u8>>)>;
 
-impl<B: Batch, I> Epochs<'_, B, I> {
+impl<B: Batch, I, K: Kind> Epochs<'_, B, I, K> {
     fn has_lost_threads(&self) -> bool {
         self.loader.pipeline().has_lost_threads()
     }
 }
 
-impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
-    pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I> {
+impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Epochs<'a, B, I, K> {
+    pub(super) fn new(loader: Loader<'a, B, K>, numbers: I) -> Epochs<'a, B, I, K> {
         Epochs::shared(loader, None, numbers.fuse(), DeviceShard::WHOLE, None)
     }
 
     pub(super) fn shared(
-        loader: Loader<'a, B>,
+        loader: Loader<'a, B, K>,
         first: First,
         numbers: Fuse<I>,
         share: DeviceShard,
         pace: Option<Arc<Pace>>,
-    ) -> Epochs<'a, B, I> {
+    ) -> Epochs<'a, B, I, K> {
         Epochs {
             loader,
             first,
@@ -82,7 +83,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 
     /// What is to come: of which loader, from where on, and which epochs after that.
-    pub(super) fn into_rest(mut self) -> (Loader<'a, B>, First, Fuse<I>)
+    pub(super) fn into_rest(mut self) -> (Loader<'a, B, K>, First, Fuse<I>)
     where
         I: Clone,
     {
@@ -93,7 +94,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 
     /// The same, from where a run stands: earlier epochs are left out.
-    pub(super) fn resumed(mut self, start: Start, state: Option<Vec<u8>>) -> Epochs<'a, B, I> {
+    pub(super) fn resumed(mut self, start: Start, state: Option<Vec<u8>>) -> Epochs<'a, B, I, K> {
         let first = self.numbers.find(|number| *number >= start.epoch);
         self.first = first.map(|number| match number == start.epoch {
             true => (start, state),
@@ -114,7 +115,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         self,
         target: impl Into<Target>,
         depth: usize,
-    ) -> DeviceEpochs<'a, B, I> {
+    ) -> DeviceEpochs<'a, B, I, K> {
         let target = target.into();
         DeviceEpochs {
             epochs: self,
@@ -125,7 +126,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 
     /// The next epoch. `true`: it continues the line of the one before.
-    fn advance(&mut self) -> Option<(Epoch<'a, B>, bool)> {
+    fn advance(&mut self) -> Option<(Epoch<'a, B, K>, bool)> {
         if let Some(handle) = self.following.take() {
             let asked = Instant::now();
             let joins = self.loader.pipeline().come_to(&handle);
@@ -141,7 +142,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
         Some((self.begin(start, state), false))
     }
 
-    fn begin(&self, start: Start, state: Option<Vec<u8>>) -> Epoch<'a, B> {
+    fn begin(&self, start: Start, state: Option<Vec<u8>>) -> Epoch<'a, B, K> {
         let beginning = Beginning {
             start,
             state,
@@ -156,7 +157,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     /// the transfer queue that they go through.
     fn append(
         &mut self,
-        epoch: &Epoch<'a, B>,
+        epoch: &Epoch<'a, B, K>,
         to: Option<(&Arc<DeviceQueue<B>>, usize)>,
     ) -> Option<Arc<DeviceQueue<B>>> {
         let pipeline = epoch.pipeline();
@@ -176,10 +177,10 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Epochs<'a, B, I> {
     }
 }
 
-impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for Epochs<'a, B, I> {
-    type Item = Epoch<'a, B>;
+impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Iterator for Epochs<'a, B, I, K> {
+    type Item = Epoch<'a, B, K>;
 
-    fn next(&mut self) -> Option<Epoch<'a, B>> {
+    fn next(&mut self) -> Option<Epoch<'a, B, K>> {
         let (epoch, _) = self.advance()?;
         self.append(&epoch, None);
         Some(epoch)
@@ -195,10 +196,13 @@ impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for Epochs<'a, B, I> {
     }
 }
 
-impl<B: Batch, I: ExactSizeIterator<Item = u64>> ExactSizeIterator for Epochs<'_, B, I> {}
-impl<B: Batch, I: Iterator<Item = u64>> FusedIterator for Epochs<'_, B, I> {}
+impl<B: Batch, I: ExactSizeIterator<Item = u64>, K: Kind> ExactSizeIterator
+    for Epochs<'_, B, I, K>
+{
+}
+impl<B: Batch, I: Iterator<Item = u64>, K: Kind> FusedIterator for Epochs<'_, B, I, K> {}
 
-impl<B: Batch, I> Drop for Epochs<'_, B, I> {
+impl<B: Batch, I, K: Kind> Drop for Epochs<'_, B, I, K> {
     fn drop(&mut self) {
         if let Some(handle) = self.following.take() {
             self.loader.pipeline().truncate(&handle);
@@ -206,7 +210,7 @@ impl<B: Batch, I> Drop for Epochs<'_, B, I> {
     }
 }
 
-impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
+impl<B: Batch, I, K: Kind> fmt::Debug for Epochs<'_, B, I, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Epochs")
             .field("loader", self.loader.get())
@@ -238,18 +242,18 @@ impl<B: Batch, I> fmt::Debug for Epochs<'_, B, I> {
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[must_use = "epochs do nothing unless they are iterated"]
-pub struct DeviceEpochs<'a, B: Batch, I> {
-    epochs: Epochs<'a, B, I>,
+pub struct DeviceEpochs<'a, B: Batch, I, K: Kind = Indexed> {
+    epochs: Epochs<'a, B, I, K>,
     target: Target,
     depth: usize,
     /// The transfer queue of the next epoch.
     queue: Option<Arc<DeviceQueue<B>>>,
 }
 
-impl<'a, B: Batch, I: Iterator<Item = u64>> Iterator for DeviceEpochs<'a, B, I> {
-    type Item = DeviceEpoch<'a, B>;
+impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Iterator for DeviceEpochs<'a, B, I, K> {
+    type Item = DeviceEpoch<'a, B, K>;
 
-    fn next(&mut self) -> Option<DeviceEpoch<'a, B>> {
+    fn next(&mut self) -> Option<DeviceEpoch<'a, B, K>> {
         let (mut epoch, joins) = self.epochs.advance()?;
         let queue = match self.queue.take() {
             Some(queue) if joins => queue,
@@ -280,7 +284,7 @@ fn close<B: Batch>(queue: Option<Arc<DeviceQueue<B>>>) {
     }
 }
 
-impl<B: Batch, I> Drop for DeviceEpochs<'_, B, I> {
+impl<B: Batch, I, K: Kind> Drop for DeviceEpochs<'_, B, I, K> {
     fn drop(&mut self) {
         if self.epochs.has_lost_threads() {
             _ = ManuallyDrop::new(self.queue.take()); // what it holds goes back under locks
@@ -290,10 +294,13 @@ impl<B: Batch, I> Drop for DeviceEpochs<'_, B, I> {
     }
 }
 
-impl<B: Batch, I: ExactSizeIterator<Item = u64>> ExactSizeIterator for DeviceEpochs<'_, B, I> {}
-impl<B: Batch, I: Iterator<Item = u64>> FusedIterator for DeviceEpochs<'_, B, I> {}
+impl<B: Batch, I: ExactSizeIterator<Item = u64>, K: Kind> ExactSizeIterator
+    for DeviceEpochs<'_, B, I, K>
+{
+}
+impl<B: Batch, I: Iterator<Item = u64>, K: Kind> FusedIterator for DeviceEpochs<'_, B, I, K> {}
 
-impl<B: Batch, I> fmt::Debug for DeviceEpochs<'_, B, I> {
+impl<B: Batch, I, K: Kind> fmt::Debug for DeviceEpochs<'_, B, I, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceEpochs")
             .field("epochs", &self.epochs)

@@ -4,10 +4,8 @@ use std::fmt;
 use std::iter::FusedIterator;
 use std::time::Duration;
 
-use super::{
-    DeviceEpoch, Epoch, IterableDeviceEpoch, IterableEpoch, IterableState, LoaderState, Stats,
-    TryNext,
-};
+use super::kind::Kind;
+use super::{DeviceEpoch, Epoch, Stats, TryNext};
 use crate::batch::Batch;
 use crate::error::Result;
 use crate::pipeline::{Changes, EpochOrder, Place};
@@ -103,7 +101,8 @@ impl BatchInfo {
     }
 
     /// Returns the rows' indices in the data set: those that the sampler, or the batch sampler, gives for their positions, or of what
-    /// replaced them ([`OnError`](crate::loader::OnError)).
+    /// replaced them ([`OnError`](crate::loader::OnError)). Of an iterable, they are the numbers of this rank's items, counted from 0 in each
+    /// epoch.
     pub fn indices(&self) -> Vec<u64> {
         let mut indices = self.planned_indices();
         if let Some(changes) = &self.changes {
@@ -192,15 +191,15 @@ impl<E> WithInfo<E> {
 }
 
 macro_rules! epochs {
-    ($($epoch:ident: $batch:ty, $state:ty, |$inner:ident| $as_epoch:expr;)*) => {$(
-        impl<B: Batch> WithInfo<$epoch<'_, B>> {
+    ($($epoch:ident: $batch:ty, |$inner:ident| $as_epoch:expr;)*) => {$(
+        impl<B: Batch, K: Kind> WithInfo<$epoch<'_, B, K>> {
             /// Returns the number of this epoch.
             pub fn number(&self) -> u64 {
                 self.epoch.number()
             }
 
-            /// Returns where the run stands in this epoch.
-            pub fn state(&self) -> $state {
+            /// Returns where the run stands in this epoch, as the epoch's own `state`.
+            pub fn state(&self) -> K::State {
                 self.epoch.state()
             }
 
@@ -224,7 +223,7 @@ macro_rules! epochs {
                 self.inform(next)
             }
 
-            fn inner(&self) -> &Epoch<'_, B> {
+            fn inner(&self) -> &Epoch<'_, B, K> {
                 let $inner = &self.epoch;
                 $as_epoch
             }
@@ -237,7 +236,7 @@ macro_rules! epochs {
             }
         }
 
-        impl<B: Batch> Iterator for WithInfo<$epoch<'_, B>> {
+        impl<B: Batch, K: Kind> Iterator for WithInfo<$epoch<'_, B, K>> {
             type Item = Result<($batch, BatchInfo)>;
 
             fn next(&mut self) -> Option<Self::Item> {
@@ -250,15 +249,13 @@ macro_rules! epochs {
             }
         }
 
-        impl<B: Batch> FusedIterator for WithInfo<$epoch<'_, B>> {}
+        impl<B: Batch, K: Kind> FusedIterator for WithInfo<$epoch<'_, B, K>> {}
     )*};
 }
 
 epochs! {
-    Epoch: B, LoaderState, |epoch| epoch;
-    DeviceEpoch: B::OnDevice, LoaderState, |epoch| epoch.inner();
-    IterableEpoch: B, IterableState, |epoch| epoch.inner();
-    IterableDeviceEpoch: B::OnDevice, IterableState, |epoch| epoch.inner();
+    Epoch: B, |epoch| epoch;
+    DeviceEpoch: B::OnDevice, |epoch| epoch.inner();
 }
 
 impl<B: Batch> ExactSizeIterator for WithInfo<Epoch<'_, B>> {}

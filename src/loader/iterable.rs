@@ -1,23 +1,20 @@
-//! Loaders of iterable data sets: the indexed loader's options and epochs, without a length.
+//! What loaders of iterable data sets have of their own: a builder, with the options that need no index, and a state of each rank.
 
 use std::fmt;
 use std::time::Duration;
 
 use super::builder::Builder;
-use super::epoch::Loader;
 use super::iterable_state::{IterableOwner, IterableState};
+use super::kind::{Begun, GoesOn, Iterable, Stands};
 use super::state::Owner;
-use super::{
-    Affinity, DataLoader, Epoch, Epochs, IterableEpoch, IterableEpochs, Last, LastBatch, OnError,
-    Order, Placement, Recording, Replay, Sharding, Stats, World,
-};
-use crate::batch::{Arena, Batch, Collate, CollateFn, Share, Stack};
+use super::{Affinity, DataLoader, LastBatch, OnError, Order, Sharding, World};
+use crate::batch::{Arena, Batch, Collate, CollateFn, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::iterable::{IterableDataset, Shard};
 use crate::pipeline::{
-    Batching, Beginning, ENDLESS, EpochHandle, EvenBatching, ItemNumbers, Learned, Options,
-    Pipeline, Retry, Start, StreamFactory, StreamParts, Threads, Workers,
+    Batching, ENDLESS, EpochHandle, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry,
+    StreamFactory, StreamParts, Threads, Workers,
 };
 use crate::sampler::Sampler;
 use crate::sync::{Arc, OnceLock};
@@ -177,7 +174,7 @@ impl<S: IterableDataset, C> IterableBuilder<S, C> {
     /// # Errors
     ///
     /// As [`Builder::build`]; and [`Error::InvalidOption`] for [`OnError::Replace`], and for several devices.
-    pub fn build<B: Batch>(self) -> Result<IterableLoader<B>>
+    pub fn build<B: Batch>(self) -> Result<DataLoader<B, Iterable>>
     where
         C: Collate<S::Sample, Batch = B>,
     {
@@ -242,9 +239,7 @@ impl<S: IterableDataset, C> IterableBuilder<S, C> {
         };
         let factory = StreamFactory(parts);
         let threads = Threads::start(Pipeline::new(Box::new(factory), options))?;
-        Ok(IterableLoader {
-            loader: Arc::new(DataLoader::start(threads, order, placed)),
-        })
+        Ok(DataLoader::start(threads, order, placed))
     }
 }
 
@@ -254,203 +249,34 @@ impl<S, C> fmt::Debug for IterableBuilder<S, C> {
     }
 }
 
-/// Loads batches of type `B` from an iterable: a [`DataLoader`] that knows no length.
-///
-/// # Examples
-///
-/// An iterable without end, left after 100 steps:
-///
-/// ```
-/// use pinfeed::iterable::{self, IterableDataset};
-/// use pinfeed::DataLoader;
-///
-/// let numbers = iterable::from_fn(|_, _| Ok((0..1_000i64).map(Ok))).repeat();
-/// let loader = DataLoader::iterable(numbers.shuffle(64)).batch_size(32).num_workers(2).build()?;
-/// for (step, batch) in (0..100).zip(loader.epoch(0)) {
-///     let numbers = batch?;
-///     # assert_eq!((numbers.len(), step < 100), (32, true));
-/// }
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-pub struct IterableLoader<B: Batch> {
-    loader: Arc<DataLoader<B>>,
-}
-
-impl<B: Batch> IterableLoader<B> {
-    /// Returns the number of samples per batch of this rank (the last one of an epoch may have fewer).
-    pub fn batch_size(&self) -> usize {
-        self.loader.batch_size()
-    }
-
-    /// Begins epoch `epoch`. A worker opens its iterable with this number.
-    ///
-    /// # Synchronization
-    ///
-    /// As [`DataLoader::epoch`].
-    pub fn epoch(&self, epoch: u64) -> IterableEpoch<'_, B> {
-        let start = Start::of(epoch);
-        IterableEpoch {
-            epoch: Epoch::begin(
-                Loader::Borrowed(&self.loader),
-                Beginning::whole(start, None, false),
-                None,
-            ),
+impl Stands<Iterable> for IterableState {
+    fn of_run<B: Batch>(loader: &DataLoader<B, Iterable>) -> IterableState {
+        let owner = owner(loader); // first: it calls the program's code
+        let last = loader.last();
+        if let Some(handle) = last.handles().next() {
+            return reached(handle, owner);
         }
+        let start = last.start(loader.threads.pipeline().options());
+        let items = start.position / owner.ranks;
+        IterableState::new(start.epoch, items, last.iterable(), owner)
     }
 
-    /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
-    pub fn owned_epoch(&self, epoch: u64) -> IterableEpoch<'static, B> {
-        let start = Start::of(epoch);
-        IterableEpoch {
-            epoch: Epoch::begin(self.owned(), Beginning::whole(start, None, false), None),
-        }
+    fn of_epoch<B: Batch>(loader: &DataLoader<B, Iterable>, epoch: Begun<'_>) -> IterableState {
+        reached(epoch.handle, owner(loader))
     }
 
-    fn owned(&self) -> Loader<'static, B> {
-        Loader::Owned(Arc::clone(&self.loader))
-    }
-
-    /// Gives the epochs of these numbers one after the other, and loads across their boundaries, as [`DataLoader::epochs`] does: when the
-    /// end of one iterable was found, the next is opened.
-    pub fn epochs<I>(&self, numbers: I) -> IterableEpochs<'_, B, I::IntoIter>
-    where
-        I: IntoIterator<Item = u64>,
-    {
-        IterableEpochs {
-            epochs: Epochs::new(Loader::Borrowed(&self.loader), numbers.into_iter()),
-        }
-    }
-
-    /// The same, with epochs that own a reference to their loader.
-    pub fn owned_epochs<I>(&self, numbers: I) -> IterableEpochs<'static, B, I::IntoIter>
-    where
-        I: IntoIterator<Item = u64>,
-    {
-        IterableEpochs {
-            epochs: Epochs::new(self.owned(), numbers.into_iter()),
-        }
-    }
-
-    /// Gives the epochs of these rising numbers from where a run stands on this rank: earlier ones are left out, and the one that was begun
-    /// goes on behind the batches that were given out. What comes is what would have come, on any number of workers.
-    ///
-    /// If the source said where it stood, it goes there at once
-    /// ([`ItemIter::seek`](crate::iterable::ItemIter::seek)). Otherwise, as many items as were given out are pulled again and dropped:
-    /// none of them is loaded, but reading them takes as long as reading does.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::State`], which says what differs, if the state was saved with another source, as far as its
-    /// [fingerprint](IterableDataset::fingerprint) tells, with another seed, on another rank, or on another number of ranks.
-    /// [`IterableState::default`] is where every run begins. (A source that cannot go to its state makes the epoch's first batch an error,
-    /// for it is opened later.)
-    pub fn resume<I>(
-        &self,
-        numbers: I,
-        state: &IterableState,
-    ) -> Result<IterableEpochs<'_, B, I::IntoIter>>
-    where
-        I: IntoIterator<Item = u64>,
-    {
-        let start = self.resumed(state)?;
-        let epochs = Epochs::new(Loader::Borrowed(&self.loader), numbers.into_iter());
-        Ok(IterableEpochs {
-            epochs: epochs.resumed(start, state.source()),
+    fn go_on<B: Batch>(&self, loader: &DataLoader<B, Iterable>) -> Result<GoesOn> {
+        let owner = owner(loader);
+        self.check(owner)?;
+        Ok(GoesOn {
+            start: self.start(owner.ranks),
+            iterable: self.source(),
         })
-    }
-
-    /// The same, with epochs that own a reference to their loader.
-    ///
-    /// # Errors
-    ///
-    /// As [`resume`](IterableLoader::resume).
-    pub fn owned_resume<I>(
-        &self,
-        numbers: I,
-        state: &IterableState,
-    ) -> Result<IterableEpochs<'static, B, I::IntoIter>>
-    where
-        I: IntoIterator<Item = u64>,
-    {
-        let start = self.resumed(state)?;
-        let epochs = Epochs::new(self.owned(), numbers.into_iter());
-        Ok(IterableEpochs {
-            epochs: epochs.resumed(start, state.source()),
-        })
-    }
-
-    fn resumed(&self, state: &IterableState) -> Result<Start> {
-        self.loader.threads.pipeline().check_process()?;
-        let owner = owner(&self.loader);
-        state.check(owner)?;
-        let start = state.start(owner.ranks);
-        *self.loader.last() = Last::at(start, state.source());
-        Ok(start)
-    }
-
-    /// Returns where the run stands on this rank, in the epoch that was begun last: after the batches that were given out, whatever was
-    /// pulled ahead. When the epoch has ended (its iterator returned `None`), that is the beginning of the next.
-    ///
-    /// The first call asks the source for its [fingerprint](IterableDataset::fingerprint).
-    ///
-    /// # Panics
-    ///
-    /// As [`DataLoader::state`].
-    pub fn state(&self) -> IterableState {
-        let owner = owner(&self.loader); // first: it calls the program's code
-        let last = self.loader.last();
-        match last.handles().next() {
-            Some(handle) => state_of(&self.loader, handle),
-            None => {
-                let (start, source) = (
-                    last.start(self.loader.threads.pipeline().options()),
-                    last.iterable(),
-                );
-                let items = start.position / owner.ranks;
-                IterableState::new(start.epoch, items, source, owner)
-            }
-        }
-    }
-
-    /// Returns where the loader's threads run, and where its slabs lie ([`Builder::affinity`]).
-    pub fn placement(&self) -> Placement {
-        self.loader.placement()
-    }
-
-    /// Loads the first batch of epoch `epoch`, and gives it again and again, without end ([`take`](Iterator::take) some): as
-    /// [`DataLoader::replay`].
-    ///
-    /// # Synchronization
-    ///
-    /// Blocks until the batch is loaded.
-    ///
-    /// # Errors
-    ///
-    /// The batch's own error.
-    pub fn replay(&self, epoch: u64) -> Result<Replay<B>>
-    where
-        B: Share,
-    {
-        self.loader.replay(epoch)
-    }
-
-    /// Returns statistics of the epoch that was begun last; all zeros before the first.
-    pub fn stats(&self) -> Stats {
-        self.loader.stats()
-    }
-
-    /// Begins to record what each thread does when, as [`DataLoader::record`].
-    pub fn record(&self) -> Recording {
-        self.loader.record()
-    }
-
-    /// Returns statistics of all epochs of this loader so far, as [`DataLoader::total_stats`].
-    pub fn total_stats(&self) -> Stats {
-        self.loader.total_stats()
     }
 }
 
-fn owner<B: Batch>(loader: &DataLoader<B>) -> IterableOwner {
+/// What the loader's states belong to.
+fn owner<B: Batch>(loader: &DataLoader<B, Iterable>) -> IterableOwner {
     let Owner {
         data, seed, ranks, ..
     } = loader.owner(1);
@@ -462,33 +288,13 @@ fn owner<B: Batch>(loader: &DataLoader<B>) -> IterableOwner {
     }
 }
 
-pub(super) fn state_of<B: Batch>(loader: &DataLoader<B>, handle: &EpochHandle) -> IterableState {
-    let reached = handle
-        .reached
-        .as_ref()
-        .map(|reached| reached.lock().clone());
-    let reached = reached.unwrap_or_default();
-    let (epoch, owner) = (handle.start.epoch, owner(loader));
+/// Where the run stands after the batches of an epoch handle that were given out.
+fn reached(handle: &EpochHandle, owner: IterableOwner) -> IterableState {
+    let reached = handle.reached.as_ref();
+    let reached = reached.map(|reached| reached.lock().clone());
+    let (reached, epoch) = (reached.unwrap_or_default(), handle.start.epoch);
     match reached.is_over {
         true => IterableState::new(epoch.saturating_add(1), 0, None, owner),
         false => IterableState::new(epoch, reached.items, reached.state, owner),
-    }
-}
-
-impl<'a, B: Batch> IntoIterator for &'a IterableLoader<B> {
-    type Item = Result<B>;
-    type IntoIter = IterableEpoch<'a, B>;
-
-    /// Begins the next epoch: 0 the first time, then 1, and so on.
-    fn into_iter(self) -> IterableEpoch<'a, B> {
-        self.epoch(self.loader.next_epoch())
-    }
-}
-
-impl<B: Batch> fmt::Debug for IterableLoader<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("IterableLoader")
-            .field("options", self.loader.threads.pipeline().options())
-            .finish_non_exhaustive()
     }
 }

@@ -10,7 +10,7 @@ use crate::pipeline::Start;
 /// Where a run of an iterable stands, on one rank: how many items of which epoch it was given, and where its source stands. A line of text,
 /// for a checkpoint.
 ///
-/// [`IterableLoader::state`](super::IterableLoader::state) makes it, and [`IterableLoader::resume`](super::IterableLoader::resume) goes on
+/// [`DataLoader::state`](crate::DataLoader::state) makes it, and [`DataLoader::resume`](crate::DataLoader::resume) goes on
 /// from there, on any number of workers, with any batch size. It counts what the iterator gave out, not what was pulled ahead.
 ///
 /// *Each rank has its own*, so save one for each rank: an iterable is split by its source, and the loader does not know how. So a run is

@@ -7,10 +7,11 @@ mod device_epoch;
 mod epoch;
 mod epochs;
 mod histogram;
+mod indexed;
 mod info;
 mod iterable;
-mod iterable_epochs;
 mod iterable_state;
+mod kind;
 mod last;
 mod replay;
 mod split;
@@ -21,6 +22,7 @@ mod try_next;
 mod world;
 
 use std::fmt;
+use std::marker::PhantomData;
 
 pub use affinity::{Affinity, Placement};
 pub use builder::Builder;
@@ -29,11 +31,9 @@ pub use epoch::Epoch;
 pub use epochs::{DeviceEpochs, Epochs};
 pub use histogram::Histogram;
 pub use info::{BatchInfo, WithInfo};
-pub use iterable::{IterableBuilder, IterableLoader};
-pub use iterable_epochs::{
-    IterableDeviceEpoch, IterableDeviceEpochs, IterableEpoch, IterableEpochs,
-};
+pub use iterable::IterableBuilder;
 pub use iterable_state::IterableState;
+pub use kind::{Indexed, Iterable, Kind};
 pub use replay::{DeviceReplay, Replay};
 pub use state::LoaderState;
 pub use stats::{
@@ -47,6 +47,7 @@ pub use world::World;
 pub use crate::pipeline::{LastBatch, OnEmpty, OnError, Sharding, WorkerSizing, Workers};
 
 use self::affinity::Placed;
+use self::kind::{GoesOn, Stands};
 use self::last::Last;
 use self::state::Owner;
 use crate::batch::{Batch, Share, Stack};
@@ -59,6 +60,9 @@ use crate::sync::{
 };
 
 /// Loads batches of type `B`. The types of data set and collate are erased, so that a loader fits in a struct's field.
+///
+/// `K` says what the samples come from ([`Kind`]): a data set with a length and an index ([`Indexed`], the default), or an iterable
+/// ([`Iterable`]). Both kinds are iterated in the same way. A loader of an iterable has no [`len`](DataLoader::len), and a state of its own.
 ///
 /// It is `Send + Sync`. Several epochs may be alive at once, and several loaders may share a device. Its workers are its own
 /// named threads, which end when it is dropped.
@@ -97,7 +101,22 @@ use crate::sync::{
 /// assert_eq!(seen, 2_000);
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
-pub struct DataLoader<B: Batch> {
+///
+/// An iterable without end, left after 100 steps:
+///
+/// ```
+/// use pinfeed::DataLoader;
+/// use pinfeed::iterable::{self, IterableDataset};
+///
+/// let numbers = iterable::from_fn(|_, _| Ok((0..1_000i64).map(Ok))).repeat();
+/// let loader = DataLoader::iterable(numbers.shuffle(64)).batch_size(32).num_workers(2).build()?;
+/// for (step, batch) in (0..100).zip(loader.epoch(0)) {
+///     let numbers = batch?;
+///     # assert_eq!((numbers.len(), step < 100), (32, true));
+/// }
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+pub struct DataLoader<B: Batch, K: Kind = Indexed> {
     threads: Threads<B>,
     /// The epoch that `for batch in &loader` takes next.
     next_epoch: AtomicU64,
@@ -107,6 +126,7 @@ pub struct DataLoader<B: Batch> {
     splits: AtomicU64,
     /// The epoch that was given out last, for `stats` and `state`.
     last: Mutex<Last>,
+    kind: PhantomData<K>,
 }
 
 /// What tells the loader's samples, and their random numbers, from those of another.
@@ -134,8 +154,8 @@ impl DataLoader<()> {
     }
 }
 
-impl<B: Batch> DataLoader<B> {
-    fn start(threads: Threads<B>, order: Order, placed: Placed) -> DataLoader<B> {
+impl<B: Batch, K: Kind> DataLoader<B, K> {
+    fn start(threads: Threads<B>, order: Order, placed: Placed) -> DataLoader<B, K> {
         DataLoader {
             threads,
             next_epoch: AtomicU64::new(0),
@@ -143,26 +163,8 @@ impl<B: Batch> DataLoader<B> {
             placed,
             splits: AtomicU64::new(0),
             last: Mutex::new(Last::at(Start::of(0), None)),
+            kind: PhantomData,
         }
-    }
-
-    /// Returns the number of batches in an epoch, which is the same on every rank: `floor(n / b)` with `drop_last`, otherwise
-    /// `ceil(n / b)`, where `n` is the number of samples in the order of all ranks, and `b` the number of samples in a global batch.
-    ///
-    /// With [`Sharding::Strided`], `n` is the number of samples that each rank gets, and `b` its own batch size.
-    ///
-    /// It is 0 if there are no samples or, with `drop_last`, fewer than a global batch has; [`build`](Builder::build) logs a warning then.
-    ///
-    /// With a [batch sampler](crate::sampler::BatchSampler), it is that of epoch 0, whose lists it makes unless they are known:
-    /// [`Epoch::len`](ExactSizeIterator::len) is exact for each epoch.
-    pub fn len(&self) -> usize {
-        let batches = self.threads.pipeline().options().first_epoch().batches;
-        usize::try_from(batches).unwrap_or(usize::MAX)
-    }
-
-    /// Whether an epoch has no batches.
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
     }
 
     /// Returns the number of samples per batch of this rank (the last one of an epoch may have fewer). With a
@@ -171,7 +173,8 @@ impl<B: Batch> DataLoader<B> {
         self.threads.pipeline().options().first_epoch().most_rows
     }
 
-    /// Begins epoch `epoch`: its order and its random numbers follow from the seed and this number alone.
+    /// Begins epoch `epoch`: its order and its random numbers follow from the seed and this number alone. A worker opens an iterable with
+    /// this number.
     ///
     /// # Synchronization
     ///
@@ -180,14 +183,14 @@ impl<B: Batch> DataLoader<B> {
     /// `prefetch_to_device`.) Dropping the epoch does not wait for workers.
     ///
     /// With a [batch sampler](crate::sampler::BatchSampler), the call takes as long as this epoch's lists do.
-    pub fn epoch(&self, epoch: u64) -> Epoch<'_, B> {
+    pub fn epoch(&self, epoch: u64) -> Epoch<'_, B, K> {
         let start = Start::of(epoch);
         let beginning = Beginning::whole(start, None, false);
         Epoch::begin(epoch::Loader::Borrowed(self), beginning, None)
     }
 
     /// Begins an epoch that owns a reference to its loader, for threads and structs that outlive the caller.
-    pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B> {
+    pub fn owned_epoch(self: &Arc<Self>, epoch: u64) -> Epoch<'static, B, K> {
         let start = Start::of(epoch);
         let beginning = Beginning::whole(start, None, false);
         Epoch::begin(epoch::Loader::Owned(Arc::clone(self)), beginning, None)
@@ -204,7 +207,8 @@ impl<B: Batch> DataLoader<B> {
     /// large samples are, if later ones travel to the device in parts. And if the program takes an epoch while the one before has
     /// batches to come, the new one begins only then, as with [`epoch`](DataLoader::epoch).
     ///
-    /// A worker makes the lists of a [batch sampler](crate::sampler::BatchSampler) for the next epoch, while the others load.
+    /// A worker makes the lists of a [batch sampler](crate::sampler::BatchSampler) for the next epoch, while the others load. An iterable
+    /// is opened for the next epoch when the end of the one before was found.
     ///
     /// # Examples
     ///
@@ -231,7 +235,7 @@ impl<B: Batch> DataLoader<B> {
     /// # Synchronization
     ///
     /// As with [`epoch`](DataLoader::epoch); neither dropping an epoch nor dropping the iterator waits for workers.
-    pub fn epochs<I>(&self, numbers: I) -> Epochs<'_, B, I::IntoIter>
+    pub fn epochs<I>(&self, numbers: I) -> Epochs<'_, B, I::IntoIter, K>
     where
         I: IntoIterator<Item = u64>,
     {
@@ -239,7 +243,7 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// The same, with epochs that own a reference to their loader.
-    pub fn owned_epochs<I>(self: &Arc<Self>, numbers: I) -> Epochs<'static, B, I::IntoIter>
+    pub fn owned_epochs<I>(self: &Arc<Self>, numbers: I) -> Epochs<'static, B, I::IntoIter, K>
     where
         I: IntoIterator<Item = u64>,
     {
@@ -247,7 +251,8 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// Loads the first batch of epoch `epoch`, and gives it again and again, as often as the epoch has batches: the loop runs as fast as it
-    /// would if loading cost nothing.
+    /// would if loading cost nothing. (The epoch of an iterable has no length: the batch comes without end, so [`take`](Iterator::take)
+    /// some.)
     ///
     /// Replace `loader.epoch(n)` by `loader.replay(n)?`, and measure. If the loop is no faster, loading was hidden already, and what
     /// limits it is the step, or the copy to the device, which [`prefetch_to_device`](Replay::prefetch_to_device) does for each step as
@@ -286,7 +291,7 @@ impl<B: Batch> DataLoader<B> {
     /// # assert_eq!(loss, 40);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
-    pub fn replay(&self, epoch: u64) -> Result<Replay<B>>
+    pub fn replay(&self, epoch: u64) -> Result<Replay<B, K>>
     where
         B: Share,
     {
@@ -302,21 +307,29 @@ impl<B: Batch> DataLoader<B> {
     }
 
     /// Gives the epochs of these rising numbers from where a run stands: earlier ones are left out, and the one that was begun goes
-    /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs).
+    /// on with the batches that were not given out. Otherwise it is like [`epochs`](DataLoader::epochs). The state is a [`LoaderState`],
+    /// or for an iterable an [`IterableState`]; the default of each is where every run begins.
     ///
-    /// On the same ranks, the batches are those that would have come without the interruption, on any number of workers. On another number
-    /// of ranks, each of the samples that are left comes once, in the same order. Resuming takes no longer than beginning an epoch. The
-    /// state may be from any rank. (Not within an epoch with [`in_order(false)`](Builder::in_order):
-    /// [what it says in any order](LoaderState#in-any-order).)
+    /// On the same ranks, the batches are those that would have come without the interruption, on any number of workers.
+    ///
+    /// - With a [`LoaderState`], on another number of ranks, each of the samples that are left comes once, in the same order. Resuming takes
+    ///   no longer than beginning an epoch. The state may be from any rank. (Not within an epoch with
+    ///   [`in_order(false)`](Builder::in_order): [what it says in any order](LoaderState#in-any-order).)
+    /// - With an [`IterableState`], each rank goes on from its own state, on as many ranks. If the source said where it stood, it goes there
+    ///   at once ([`ItemIter::seek`](crate::iterable::ItemIter::seek)). Otherwise, as many items as were given out are pulled again and
+    ///   dropped: none of them is loaded, but reading them takes as long as reading does.
     ///
     /// # Errors
     ///
     /// [`Error::State`](crate::Error::State), which says what differs, if the state was saved with another data set, seed, sampler or
     /// batch size. (One of the batch sizes must be the same: that of each rank, or that of all together.)
-    /// [`LoaderState::default`] is where every run begins.
     ///
     /// With a [batch sampler](crate::sampler::BatchSampler), also if none of its lists begins where the state stands, and
     /// [`Error::BatchSampler`](crate::Error::BatchSampler) if it fails to make them.
+    ///
+    /// For an iterable, [`Error::State`](crate::Error::State) if the state was saved with another source, as far as its
+    /// [fingerprint](IterableDataset::fingerprint) tells, with another seed, on another rank, or on another number of ranks. (A source that
+    /// cannot go to its state makes the epoch's first batch an error, for it is opened later.)
     ///
     /// # Examples
     ///
@@ -354,12 +367,12 @@ impl<B: Batch> DataLoader<B> {
     /// # assert!(fs::read_to_string(file)?.contains("epoch=2 position=0"));
     /// # Ok::<(), BoxError>(())
     /// ```
-    pub fn resume<I>(&self, numbers: I, state: &LoaderState) -> Result<Epochs<'_, B, I::IntoIter>>
+    pub fn resume<I>(&self, numbers: I, state: &K::State) -> Result<Epochs<'_, B, I::IntoIter, K>>
     where
         I: IntoIterator<Item = u64>,
     {
-        let start = self.resumed(state)?;
-        Ok(self.epochs(numbers).resumed(start, None))
+        let (start, iterable) = self.resumed(state)?;
+        Ok(self.epochs(numbers).resumed(start, iterable))
     }
 
     /// The same, with epochs that own a reference to their loader.
@@ -370,104 +383,49 @@ impl<B: Batch> DataLoader<B> {
     pub fn owned_resume<I>(
         self: &Arc<Self>,
         numbers: I,
-        state: &LoaderState,
-    ) -> Result<Epochs<'static, B, I::IntoIter>>
+        state: &K::State,
+    ) -> Result<Epochs<'static, B, I::IntoIter, K>>
     where
         I: IntoIterator<Item = u64>,
     {
-        let start = self.resumed(state)?;
-        Ok(self.owned_epochs(numbers).resumed(start, None))
+        let (start, iterable) = self.resumed(state)?;
+        Ok(self.owned_epochs(numbers).resumed(start, iterable))
     }
 
-    /// Where the state says to go on.
-    fn resumed(&self, state: &LoaderState) -> Result<Start> {
-        self.threads.pipeline().check_process()?;
-        let options = self.threads.pipeline().options();
-        let devices = self.threads.pipeline().options.len() as u64;
-        state.check(self.owner(1), options.shard, devices)?;
-        let mut start = state.start();
-        options.batching.check(start)?;
-        #[cfg(feature = "nvjpeg")]
-        if let Some(share) = state.share() {
-            self.threads.pipeline().learned().share.resume(share);
-        }
-        *self.last() = Last::at(start, None);
+    /// Where the state says to go on, and the state of its iterable.
+    fn resumed(&self, state: &K::State) -> Result<(Start, Option<Vec<u8>>)> {
+        let pipeline = self.threads.pipeline();
+        pipeline.check_process()?;
+        let GoesOn {
+            mut start,
+            iterable,
+        } = state.go_on(self)?;
+        *self.last() = Last::at(start, iterable.clone());
         if !start.given.has_no_gap() {
             // (Of the last ones, this loader may leave some out.)
-            start.given = start
-                .given
-                .of(options.partition(start, DeviceShard::WHOLE).batches());
+            let partition = pipeline.options().partition(start, DeviceShard::WHOLE);
+            start.given = start.given.of(partition.batches());
         }
-        Ok(start)
+        Ok((start, iterable))
     }
 
     /// Returns where the run stands, in the epoch that was begun last: after the batches that were given out, whatever was loaded
     /// ahead. After the last batch of an epoch, that is the beginning of the next. [`resume`](DataLoader::resume) goes on from there.
     ///
+    /// It is a [`LoaderState`], or for an iterable the [`IterableState`] of this rank. (An iterable's epoch has ended when its iterator
+    /// returned `None`.)
+    ///
     /// The first call looks at some samples' descriptions and positions ([`Dataset::fingerprint`],
     /// [`Sampler::fingerprint`](crate::sampler::Sampler::fingerprint)), or at the lists of two epochs
-    /// ([`BatchSampler::fingerprint`](crate::sampler::BatchSampler::fingerprint)).
+    /// ([`BatchSampler::fingerprint`](crate::sampler::BatchSampler::fingerprint)), or asks an iterable
+    /// ([`IterableDataset::fingerprint`]).
     ///
     /// # Panics
     ///
     /// In a process that was forked from the one that built the loader, at the moment when another thread of that began an epoch or asked
     /// for the state: it is not known in the child where the run stands. Ask before the fork.
-    pub fn state(&self) -> LoaderState {
-        self.owner(1); // first: it calls the program's code
-        let last = self.last();
-        self.state_from(
-            last.start(self.threads.pipeline().options()),
-            last.devices(),
-        )
-    }
-
-    /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to resume at a step whose
-    /// state was not saved. A position at or beyond the order's end is the beginning of the next epoch.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pinfeed::{DataLoader, from_fn};
-    ///
-    /// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as i64))).batch_size(10).build()?;
-    /// let step = 40; // of epoch 2
-    /// let mut epochs = loader.resume(0..9, &loader.state_at(2, step * 10))?;
-    /// let batch = epochs.next().unwrap().next().unwrap()?;
-    /// assert_eq!(batch.as_slice()[0], 400);
-    /// # Ok::<(), pinfeed::Error>(())
-    /// ```
-    pub fn state_at(&self, epoch: u64, position: u64) -> LoaderState {
-        let batching = &self.threads.pipeline().options().batching;
-        let start = match position < batching.samples(epoch) {
-            true => Start::at(epoch, position),
-            false => Start::of(epoch.saturating_add(1)),
-        };
-        self.state_from(start, 1)
-    }
-
-    /// The state of a run that so many devices share.
-    fn state_from(&self, start: Start, devices: u64) -> LoaderState {
-        let shard = self.threads.pipeline().options().shard;
-        let devices = start.bound_to.unwrap_or(devices);
-        let state = LoaderState::new(start, shard, self.owner(devices));
-        #[cfg(feature = "nvjpeg")]
-        let state = if !self.threads.pipeline().has_lost_threads() {
-            let share = &self.threads.pipeline().learned().share;
-            state.of_share(share.from(start.epoch, start.position))
-        } else {
-            state
-        };
-        state
-    }
-
-    /// Where a rank stands whose batches several devices are given in any order, if one of them has this handle.
-    fn start_of_rank(&self, handle: &EpochHandle) -> Start {
-        let last = self.last();
-        match last.is_of(handle.share) {
-            true => last.start(self.threads.pipeline().options()),
-            // Where the others stand is not known any more.
-            false => handle.start,
-        }
+    pub fn state(&self) -> K::State {
+        K::State::of_run(self)
     }
 
     /// What states belong to, if so many devices share each epoch.
@@ -636,17 +594,17 @@ impl<B: Batch> DataLoader<B> {
     }
 }
 
-impl<'a, B: Batch> IntoIterator for &'a DataLoader<B> {
+impl<'a, B: Batch, K: Kind> IntoIterator for &'a DataLoader<B, K> {
     type Item = Result<B>;
-    type IntoIter = Epoch<'a, B>;
+    type IntoIter = Epoch<'a, B, K>;
 
     /// Begins the next epoch: 0 the first time, then 1, and so on.
-    fn into_iter(self) -> Epoch<'a, B> {
+    fn into_iter(self) -> Epoch<'a, B, K> {
         self.epoch(self.next_epoch())
     }
 }
 
-impl<B: Batch> fmt::Debug for DataLoader<B> {
+impl<B: Batch, K: Kind> fmt::Debug for DataLoader<B, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DataLoader")
             .field("options", self.threads.pipeline().options())
@@ -657,13 +615,22 @@ impl<B: Batch> fmt::Debug for DataLoader<B> {
 #[cfg(test)]
 const _: () = {
     const fn assert_send_sync<T: Send + Sync>() {}
-    assert_send_sync::<DataLoader<crate::tensor::Tensor<f32>>>();
-    assert_send_sync::<Epochs<'static, crate::tensor::Tensor<f32>, std::ops::Range<u64>>>();
+    const fn assert_send<T: Send>() {}
+    const fn of_kind<K: Kind>() {
+        assert_send_sync::<DataLoader<crate::tensor::Tensor<f32>, K>>();
+        assert_send_sync::<Epochs<'static, crate::tensor::Tensor<f32>, std::ops::Range<u64>, K>>();
+        assert_send::<Epoch<'static, crate::tensor::Tensor<f32>, K>>();
+        assert_send::<DeviceEpoch<'static, crate::tensor::Tensor<f32>, K>>();
+    }
+    of_kind::<Indexed>();
+    of_kind::<Iterable>();
     // An epoch that owns its loader can be used where one that borrows it can.
-    const fn shorten<'a, B: Batch>(epoch: DeviceEpoch<'static, B>) -> DeviceEpoch<'a, B> {
+    const fn shorten<'a, B: Batch, K: Kind>(
+        epoch: DeviceEpoch<'static, B, K>,
+    ) -> DeviceEpoch<'a, B, K> {
         epoch
     }
-    _ = shorten::<crate::tensor::Tensor<f32>>;
+    _ = shorten::<crate::tensor::Tensor<f32>, Iterable>;
     assert_send_sync::<crate::device::DeviceTensor<f32>>();
     assert_send_sync::<crate::device::Device>();
     assert_send_sync::<crate::device::Stream>();

@@ -3,12 +3,15 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::iter::FusedIterator;
+use std::marker::PhantomData;
 
+use super::kind::{Indexed, Kind};
 use crate::batch::{Batch, Share};
 use crate::device::Device;
 use crate::error::Result;
 
-/// The first batch of an epoch, again and again: [`DataLoader::replay`](crate::DataLoader::replay) makes it.
+/// The first batch of an epoch, again and again: [`DataLoader::replay`](crate::DataLoader::replay) makes it. That of an
+/// [`Iterable`](crate::loader::Iterable) has no end.
 ///
 /// # Examples
 ///
@@ -32,17 +35,22 @@ use crate::error::Result;
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[must_use = "a replay does nothing unless it is iterated"]
-pub struct Replay<B> {
+pub struct Replay<B, K: Kind = Indexed> {
     batch: Option<B>,
     left: u64,
+    kind: PhantomData<K>,
 }
 
-impl<B: Share> Replay<B> {
+impl<B: Share, K: Kind> Replay<B, K> {
     /// `batches`: how often.
-    pub(super) fn new(first: Option<Result<B>>, batches: u64) -> Result<Replay<B>> {
+    pub(super) fn new(first: Option<Result<B>>, batches: u64) -> Result<Replay<B, K>> {
         let batch = first.transpose()?;
         let left = if batch.is_some() { batches } else { 0 };
-        Ok(Replay { batch, left })
+        Ok(Replay {
+            batch,
+            left,
+            kind: PhantomData,
+        })
     }
 
     /// Sends the batch to the device for each step anew, up to `depth` beyond the one that is given out, as
@@ -52,7 +60,7 @@ impl<B: Share> Replay<B> {
     ///
     /// Copies are enqueued by the call of `next`, which does not wait for them if the loader pins for this device. The device tensors are
     /// guarded by their copy's event.
-    pub fn prefetch_to_device(self, device: &Device, depth: usize) -> DeviceReplay<B> {
+    pub fn prefetch_to_device(self, device: &Device, depth: usize) -> DeviceReplay<B, K> {
         DeviceReplay {
             host: self,
             device: device.clone(),
@@ -62,7 +70,7 @@ impl<B: Share> Replay<B> {
     }
 }
 
-impl<B: Share> Iterator for Replay<B> {
+impl<B: Share, K: Kind> Iterator for Replay<B, K> {
     type Item = Result<B>;
 
     fn next(&mut self) -> Option<Result<B>> {
@@ -71,18 +79,20 @@ impl<B: Share> Iterator for Replay<B> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = usize::try_from(self.left);
-        (left.unwrap_or(usize::MAX), left.ok())
+        K::size_hint(self.left)
     }
 }
 
 impl<B: Share> ExactSizeIterator for Replay<B> {}
-impl<B: Share> FusedIterator for Replay<B> {}
+impl<B: Share, K: Kind> FusedIterator for Replay<B, K> {}
 
-impl<B> fmt::Debug for Replay<B> {
+impl<B, K: Kind> fmt::Debug for Replay<B, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut f = f.debug_struct("Replay");
-        f.field("remaining", &self.left).finish_non_exhaustive()
+        if let (_, Some(left)) = K::size_hint(self.left) {
+            f.field("remaining", &left);
+        }
+        f.finish_non_exhaustive()
     }
 }
 
@@ -102,15 +112,15 @@ impl<B> fmt::Debug for Replay<B> {
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[must_use = "a replay does nothing unless it is iterated"]
-pub struct DeviceReplay<B: Batch> {
-    host: Replay<B>,
+pub struct DeviceReplay<B: Batch, K: Kind = Indexed> {
+    host: Replay<B, K>,
     device: Device,
     depth: usize,
     /// The batches that were sent and not given out.
     sent: VecDeque<Result<B::OnDevice>>,
 }
 
-impl<B: Share> Iterator for DeviceReplay<B> {
+impl<B: Share, K: Kind> Iterator for DeviceReplay<B, K> {
     type Item = Result<B::OnDevice>;
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
@@ -137,9 +147,9 @@ impl<B: Share> Iterator for DeviceReplay<B> {
 }
 
 impl<B: Share> ExactSizeIterator for DeviceReplay<B> {}
-impl<B: Share> FusedIterator for DeviceReplay<B> {}
+impl<B: Share, K: Kind> FusedIterator for DeviceReplay<B, K> {}
 
-impl<B: Batch> fmt::Debug for DeviceReplay<B> {
+impl<B: Batch, K: Kind> fmt::Debug for DeviceReplay<B, K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceReplay")
             .field("host", &self.host)

@@ -3,6 +3,7 @@
 use super::device_epoch::DeviceEpoch;
 use super::epoch::{Epoch, Loader};
 use super::epochs::{DeviceEpochs, Epochs};
+use super::kind::Indexed;
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::pipeline::{Beginning, DeviceShard, Options};
@@ -190,7 +191,7 @@ impl Pace {
 }
 
 /// The share of each device.
-fn shares<T, B: Batch>(loader: &Loader<'_, B>, targets: &[T]) -> Vec<(DeviceShard, Target)>
+fn shares<T, B: Batch>(loader: &Loader<'_, B, Indexed>, targets: &[T]) -> Vec<(DeviceShard, Target)>
 where
     for<'t> &'t T: Into<Target>,
 {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, Weak};
 use pinfeed::dataset::{PackedDataset, PackingStrategy};
 use pinfeed::error::{DocumentError, Temporary};
 use pinfeed::iterable::{self, ItemIter, IterableDataset, Shard};
-use pinfeed::loader::{IterableLoader, IterableState, OnError, World};
+use pinfeed::loader::{Iterable, IterableState, OnError, World};
 use pinfeed::packed::{PackedBatch, PackedRow};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
@@ -36,7 +36,11 @@ fn streamed(lengths: &[u64]) -> impl IterableDataset<Sample = Vec<u32>> + use<> 
     })
 }
 
-fn loader_of<S>(rows: S, batch_size: usize, workers: usize) -> IterableLoader<PackedBatch<u32>>
+fn loader_of<S>(
+    rows: S,
+    batch_size: usize,
+    workers: usize,
+) -> DataLoader<PackedBatch<u32>, Iterable>
 where
     S: IterableDataset<Sample = PackedRow<u32>>,
 {

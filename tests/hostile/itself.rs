@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use pinfeed::collate::{Arena, Relocation, Tensors, Upload};
 use pinfeed::dataset::Pass;
 use pinfeed::device::Hostile;
-use pinfeed::loader::{IterableLoader, OnError, TryNext};
+use pinfeed::loader::{Iterable, OnError, TryNext};
 use pinfeed::sampler::{BatchSampler, Batches, Sampler};
 use pinfeed::{
     Batch, BoxError, DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, iterable,
@@ -353,7 +353,7 @@ fn a_fingerprint_that_needs_the_state_is_refused() {
 /// A stream that takes batches of its own loader is told so, or takes them from another epoch, which pulls another stream.
 #[test]
 fn a_stream_that_uses_its_own_loader_waits_for_nothing_that_waits_for_it() {
-    type Loader = IterableLoader<Tensor<i64>>;
+    type Loader = DataLoader<Tensor<i64>, Iterable>;
     for workers in [0, 1, 3] {
         let loader: Arc<OnceLock<Weak<Loader>>> = Arc::default();
         let refused = Arc::new(Mutex::new(Vec::new()));

@@ -13,7 +13,7 @@ use pinfeed::dataset::{
 use pinfeed::device::DeviceBuffers;
 use pinfeed::error::CollateError;
 use pinfeed::iterable::{self, IterableDataset, Shard};
-use pinfeed::loader::{Builder, IterableState, LastBatch, LoaderState, World};
+use pinfeed::loader::{Builder, Iterable, IterableState, LastBatch, LoaderState, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
 use pinfeed::sampler::{
     FixedBatchSampler, GroupedBatchSampler, RandomSampler, Sampler, SequentialSampler,
@@ -100,7 +100,7 @@ fn options_of_streams_that_make_no_sense_are_refused_by_name() {
     let said = |built: Result<_>| match built {
         Err(Error::InvalidOption { option, reason }) => format!("{option} {reason}"),
         Err(error) => panic!("{error}"),
-        Ok::<pinfeed::loader::IterableLoader<Tensor<i64>>, _>(_) => "it was built".into(),
+        Ok::<DataLoader<Tensor<i64>, Iterable>, _>(_) => "it was built".into(),
     };
     let stream = || DataLoader::iterable(streamed(9));
     let told = [

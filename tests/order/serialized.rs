@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use pinfeed::iterable::{self, IterableDataset};
-use pinfeed::loader::{IterableLoader, IterableState, LoaderState};
+use pinfeed::loader::{Iterable, IterableState, LoaderState};
 use pinfeed::{DataLoader, Tensor, from_fn};
 
 /// What a program saves.
@@ -21,7 +21,7 @@ fn numbers() -> DataLoader<Tensor<i64>> {
     loader.seed(5).num_workers(2).build().unwrap()
 }
 
-fn streamed() -> IterableLoader<Tensor<i64>> {
+fn streamed() -> DataLoader<Tensor<i64>, Iterable> {
     let numbers = iterable::from_fn(|_, _| Ok((0..100i64).map(Ok))).shuffle(10);
     let loader = DataLoader::iterable(numbers).batch_size(8).seed(5);
     loader.num_workers(2).build().unwrap()

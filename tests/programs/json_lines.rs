@@ -5,7 +5,7 @@ use std::error::Error;
 use std::fs;
 use std::path::PathBuf;
 
-use pinfeed::loader::{IterableLoader, IterableState, World};
+use pinfeed::loader::{Iterable, IterableState, World};
 use pinfeed::padded::PaddedTensor;
 use pinfeed::iterable::{self, Line, IterableDataset};
 use pinfeed::{BoxError, DataLoader, Padded, SampleRng, Tensor};
@@ -20,7 +20,7 @@ fn parse(line: Line, _: &mut SampleRng) -> Result<(Padded<u16>, i64), BoxError> 
     Ok((Padded::from(text.bytes().map(u16::from).collect::<Vec<_>>()), stars))
 }
 
-fn loader(files: &[PathBuf], rank: usize) -> pinfeed::Result<IterableLoader<Reviews>> {
+fn loader(files: &[PathBuf], rank: usize) -> pinfeed::Result<DataLoader<Reviews, Iterable>> {
     DataLoader::iterable(iterable::lines(files).shuffle(16).map(parse))
         .batch_size(8)
         .seed(17)
@@ -30,7 +30,7 @@ fn loader(files: &[PathBuf], rank: usize) -> pinfeed::Result<IterableLoader<Revi
 }
 
 /// Reads to the end, or stops after some batches; returns the stars.
-fn read(loader: &IterableLoader<Reviews>, state: &IterableState, steps: usize) -> Result<(Vec<i64>, String), Box<dyn Error>> {
+fn read(loader: &DataLoader<Reviews, Iterable>, state: &IterableState, steps: usize) -> Result<(Vec<i64>, String), Box<dyn Error>> {
     let mut stars = Vec::new();
     let mut epoch = loader.resume(0..1, state)?.next().ok_or("the epoch was read")?;
     for batch in epoch.by_ref().take(steps) {

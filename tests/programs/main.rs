@@ -24,6 +24,7 @@ programs! {
     bad_pictures,
     beside_a_framework,
     bootstrap,
+    both_kinds,
     broken_file,
     cached_features,
     cached_files,

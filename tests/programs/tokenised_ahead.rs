@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::vec::IntoIter;
 
-use pinfeed::loader::{IterableEpoch, IterableLoader, IterableState};
+use pinfeed::loader::{Epoch, Iterable, IterableState};
 use pinfeed::iterable::{ItemIter, Shard, IterableDataset};
 use pinfeed::{BoxError, DataLoader, Host, SampleRng};
 
@@ -59,12 +59,12 @@ impl ItemIter for Reading {
 
 /// What one loader gives, as a source for another: its batches are taken apart again.
 struct Tokenised {
-    loader: Arc<IterableLoader<Vec<Vec<u16>>>>,
+    loader: Arc<DataLoader<Vec<Vec<u16>>, Iterable>>,
 }
 
 struct Documents {
-    loader: Arc<IterableLoader<Vec<Vec<u16>>>>,
-    batches: IterableEpoch<'static, Vec<Vec<u16>>>,
+    loader: Arc<DataLoader<Vec<Vec<u16>>, Iterable>>,
+    batches: Epoch<'static, Vec<Vec<u16>>, Iterable>,
     batch: IntoIter<Vec<u16>>,
     /// Where the first loader stood before this batch, and how much of it was given out.
     before: IterableState,

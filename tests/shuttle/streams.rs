@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use pinfeed::iterable::{self, IterableDataset};
-use pinfeed::loader::IterableLoader;
+use pinfeed::loader::Iterable;
 use pinfeed::{BoxError, DataLoader, Device, Error, Tensor};
 use shuttle::thread;
 
@@ -34,7 +34,7 @@ fn items(len: u64) -> impl IterableDataset<Sample = (Tensor<u8>, i64)> {
     numbers.map(|number, _| Ok(sample(number)?))
 }
 
-fn loader<S>(how: How, source: S, device: &Device) -> IterableLoader<Pair>
+fn loader<S>(how: How, source: S, device: &Device) -> DataLoader<Pair, Iterable>
 where
     S: IterableDataset<Sample = (Tensor<u8>, i64)>,
 {
@@ -243,11 +243,12 @@ fn who_is_given_up_pulls_no_more() {
                 Ok(number)
             }))
         });
-        let loader: IterableLoader<Tensor<i64>> = DataLoader::iterable(numbers.skip(u64::MAX))
-            .num_workers(1 + below(2))
-            .timeout(Duration::from_millis(5))
-            .build()
-            .unwrap();
+        let loader: DataLoader<Tensor<i64>, Iterable> =
+            DataLoader::iterable(numbers.skip(u64::MAX))
+                .num_workers(1 + below(2))
+                .timeout(Duration::from_millis(5))
+                .build()
+                .unwrap();
         let all_end = || {
             gate.open();
             while alive.load(Ordering::SeqCst) > 0 {

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use pinfeed::error::Stage;
 use pinfeed::iterable::{self, ItemIter, IterableDataset, Shard};
-use pinfeed::loader::{IterableEpoch, IterableLoader, IterableState, TryNext};
+use pinfeed::loader::{Epoch, Iterable, IterableState, TryNext};
 use pinfeed::{BoxError, DataLoader, Error, Result, SampleRng, Tensor};
 
 const LEN: u64 = 12_000;
@@ -172,17 +172,17 @@ fn loader<S: IterableDataset<Sample = i64>>(
     source: S,
     batch_size: usize,
     workers: usize,
-) -> IterableLoader<Tensor<i64>> {
+) -> DataLoader<Tensor<i64>, Iterable> {
     let builder = DataLoader::iterable(source).batch_size(batch_size).seed(3);
     builder.num_workers(workers).build().unwrap()
 }
 
-fn all(epoch: IterableEpoch<'_, Tensor<i64>>) -> Vec<i64> {
+fn all(epoch: Epoch<'_, Tensor<i64>, Iterable>) -> Vec<i64> {
     epoch.flat_map(|batch| batch.unwrap().to_vec()).collect()
 }
 
 /// Takes batches until the source waits.
-fn until_there(epoch: &mut IterableEpoch<'_, Tensor<i64>>, numbers: &Numbers) -> Vec<i64> {
+fn until_there(epoch: &mut Epoch<'_, Tensor<i64>, Iterable>, numbers: &Numbers) -> Vec<i64> {
     let mut seen = Vec::new();
     while !numbers.is_there() {
         if let TryNext::Batch(batch) = epoch.next_timeout(Duration::from_millis(1)) {
@@ -411,7 +411,7 @@ fn slow() -> impl IterableDataset<Item = i64, Sample = i64> + Clone {
 fn each_item_has_the_timeout() {
     fn check<S: IterableDataset<Sample = i64>>(source: S, batch_size: usize, expected: i64) {
         let builder = DataLoader::iterable(source).batch_size(batch_size);
-        let loader: IterableLoader<Tensor<i64>> =
+        let loader: DataLoader<Tensor<i64>, Iterable> =
             builder.num_workers(1).timeout(TIMEOUT).build().unwrap();
         assert_eq!(all(loader.epoch(0)).iter().sum::<i64>(), expected);
     }
@@ -443,7 +443,7 @@ fn each_item_has_the_timeout() {
         // A run that is resumed by skipping.
         scope.spawn(|| {
             let builder = DataLoader::iterable(slow()).timeout(TIMEOUT).num_workers(1);
-            let loader: IterableLoader<Tensor<i64>> = builder.build().unwrap();
+            let loader: DataLoader<Tensor<i64>, Iterable> = builder.build().unwrap();
             let mut epoch = loader.epoch(0);
             epoch.by_ref().take(55).for_each(|batch| _ = batch.unwrap());
             let state = epoch.state();
@@ -546,7 +546,7 @@ fn an_item_that_hangs_is_late_within_a_window_too() {
         });
         let builder = DataLoader::iterable(source).batch_size(batch_size);
         let builder = builder.num_workers(1).timeout(Duration::from_millis(100));
-        let loader: IterableLoader<Tensor<i64>> = builder.build().unwrap();
+        let loader: DataLoader<Tensor<i64>, Iterable> = builder.build().unwrap();
         let mut epoch = loader.epoch(0);
         match epoch.next().unwrap().unwrap_err() {
             Error::TimedOut(late) => assert_eq!((late.stage, late.batch), (Stage::Pulling, 0)),
@@ -573,7 +573,7 @@ fn a_loader_is_dropped_while_an_item_of_a_window_hangs() {
             ended,
         };
         let builder = DataLoader::iterable(source.shuffle(500)).num_workers(1);
-        let loader: IterableLoader<Tensor<i64>> =
+        let loader: DataLoader<Tensor<i64>, Iterable> =
             builder.timeout(Duration::from_millis(100)).build().unwrap();
         let mut epoch = loader.epoch(0);
         assert!(matches!(epoch.try_next(), TryNext::NotYet));

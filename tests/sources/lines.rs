@@ -7,7 +7,7 @@ use std::io::{Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 
 use pinfeed::iterable::{self, ItemIter, IterableDataset, Line, Shard};
-use pinfeed::loader::{IterableLoader, IterableState, OnError, World};
+use pinfeed::loader::{Iterable, IterableState, OnError, World};
 use pinfeed::{DataLoader, Error, Tensor};
 use proptest::prelude::*;
 
@@ -152,7 +152,7 @@ fn errors_name_the_file_and_the_line() {
         errors[0].contains("0.txt, line 2: it is not UTF-8"),
         "{errors:?}"
     );
-    let loader: IterableLoader<Tensor<i64>> = DataLoader::iterable(lengths())
+    let loader: DataLoader<Tensor<i64>, Iterable> = DataLoader::iterable(lengths())
         .batch_size(9)
         .on_error(OnError::Skip { at_most: 5 })
         .build()
@@ -241,7 +241,7 @@ fn a_run_is_resumed_in_the_same_files_only() {
         })
         .collect();
     let paths = files(folder.path(), &contents);
-    let loader_of = |paths: &[PathBuf]| -> IterableLoader<Tensor<i64>> {
+    let loader_of = |paths: &[PathBuf]| -> DataLoader<Tensor<i64>, Iterable> {
         let lines = iterable::lines(paths).map(|line, _| Ok(line.parse::<i64>()?));
         let builder = DataLoader::iterable(lines.shuffle(9)).batch_size(4).seed(5);
         builder.num_workers(2).build().unwrap()

@@ -1,5 +1,6 @@
 //! Sources without a length, as a program uses them.
 
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
@@ -9,7 +10,7 @@ use pinfeed::dataset::Fingerprint;
 use pinfeed::device::Hostile;
 use pinfeed::error::Temporary;
 use pinfeed::iterable::{self, ItemIter, IterableDataset, Shard};
-use pinfeed::loader::{IterableEpoch, IterableLoader, IterableState, OnError, TryNext, World};
+use pinfeed::loader::{Epoch, Iterable, IterableState, OnError, TryNext, World};
 use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
 
@@ -80,7 +81,7 @@ fn values(batch: &Tensor<i64>) -> Vec<i64> {
     batch.as_slice().to_vec()
 }
 
-fn all(epoch: IterableEpoch<'_, Tensor<i64>>) -> Vec<Vec<i64>> {
+fn all(epoch: Epoch<'_, Tensor<i64>, Iterable>) -> Vec<Vec<i64>> {
     epoch.map(|batch| values(&batch.unwrap())).collect()
 }
 
@@ -106,6 +107,31 @@ fn batches_come_in_order_until_the_end_whatever_the_workers() {
             }
         }
     }
+}
+
+/// Neither sizes nor what is printed tell a number of batches that nobody knows.
+#[test]
+fn what_has_no_length_tells_none() {
+    let device = Device::cpu();
+    let loader = DataLoader::iterable(numbers(9)).batch_size(4);
+    let loader = loader.num_workers(2).pin_memory(&device).build().unwrap();
+    fn check<T>(mut batches: impl Iterator<Item = T> + Debug) {
+        for _ in 0..2 {
+            assert_eq!(batches.size_hint(), (0, None));
+            let printed = format!("{batches:?}");
+            assert!(!printed.contains("remaining"), "{printed}");
+            assert!(batches.next().is_some());
+        }
+    }
+    check(loader.epoch(0));
+    check(loader.epoch(0).with_info());
+    check(loader.epoch(0).prefetch_to_device(&device, 1));
+    check(loader.epoch(0).prefetch_to_device(&device, 1).with_info());
+    check(loader.replay(0).unwrap());
+    // But it is known how many epochs there are.
+    assert_eq!(loader.epochs([0, 1, 2]).len(), 3);
+    let replay = loader.replay(0).unwrap();
+    assert_eq!(replay.prefetch_to_device(&device, 1).size_hint(), (0, None));
 }
 
 /// A source that has another order in each epoch, on each rank.
@@ -807,7 +833,7 @@ fn a_run_goes_on_with_another_batch_size() {
         for (number, size) in sizes.iter().enumerate() {
             let is_last = number + 1 == sizes.len();
             let count = if is_last { usize::MAX } else { 3 };
-            let mut go_on = |loader: IterableLoader<(Tensor<i64>, Tensor<u32>)>| {
+            let mut go_on = |loader: DataLoader<(Tensor<i64>, Tensor<u32>), Iterable>| {
                 for epoch in loader.resume(0..1, &state).unwrap() {
                     for batch in epoch.take(count) {
                         let (numbers, noise) = batch.unwrap();

@@ -1,0 +1,14 @@
+use pinfeed::loader::Iterable;
+use pinfeed::{DataLoader, Tensor, iterable};
+
+struct Training {
+    loader: DataLoader<Tensor<i64>, Iterable>,
+}
+
+fn main() -> pinfeed::Result<()> {
+    let lines = iterable::from_fn(|_, _| Ok((0..100i64).map(Ok)));
+    let loader = DataLoader::iterable(lines).batch_size(4).build()?;
+    let training = Training { loader };
+    training.loader.epoch(0).for_each(drop);
+    Ok(())
+}
