@@ -13,7 +13,7 @@ use super::try_next::TryNext;
 use crate::batch::Batch;
 use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
-use crate::pipeline::{DeviceQueue, EpochHandle, NextTask, Patience};
+use crate::pipeline::{DeviceQueue, NextTask, Patience};
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::{Place, Watched};
 use crate::sync::{Arc, Instant, Weak, planted};
@@ -45,18 +45,11 @@ pub struct DeviceEpoch<'a, B: Batch, K: Kind = Indexed> {
     queue: Arc<DeviceQueue<B>>,
     depth: usize,
     /// The next epoch, if it goes to the same device: its batches are sent ahead like this one's.
-    following: Option<Following<B>>,
+    following: Option<Weak<DeviceQueue<B>>>,
     /// Enough batches were on their way when the last one was given out.
     has_enough: bool,
     /// Why the next batch fails, some of whose tasks have come.
     failed: Option<Error>,
-}
-
-/// The epoch after another, on the same device.
-pub(super) struct Following<B: Batch> {
-    pub(super) handle: EpochHandle,
-    /// Held by the epoch itself, or by what will become it.
-    pub(super) queue: Weak<DeviceQueue<B>>,
 }
 
 impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
@@ -64,7 +57,7 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
         epoch: Epoch<'a, B, K>,
         queue: Arc<DeviceQueue<B>>,
         depth: usize,
-        following: Option<Following<B>>,
+        following: Option<Weak<DeviceQueue<B>>>,
     ) -> DeviceEpoch<'a, B, K> {
         let epoch = DeviceEpoch {
             epoch,
@@ -131,17 +124,17 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
         &self.epoch
     }
 
-    /// If `depth` reaches beyond this epoch's end, and the next epoch goes to the device, too: allows so many of its batches to be sent,
-    /// and returns it.
-    fn following(&self) -> Option<(&EpochHandle, Arc<DeviceQueue<B>>)> {
-        let following = self.following.as_ref()?;
+    /// If `depth` reaches beyond this epoch's end, and the next epoch goes to the device, too: allows so many of its batches to be sent.
+    fn allow_following(&self) {
         // (Of an iterable, what is left is known when it has ended.)
         let end = self.queue.end().map(|end| end - self.epoch.given());
         let left = end.unwrap_or_else(|| self.epoch.left());
-        let beyond = (self.depth as u64).checked_sub(left).filter(|of| *of > 0)?;
-        let queue = following.queue.upgrade()?;
-        queue.allow(beyond);
-        Some((&following.handle, queue))
+        let beyond = (self.depth as u64).saturating_sub(left);
+        if beyond > 0
+            && let Some(queue) = self.following.as_ref().and_then(Weak::upgrade)
+        {
+            queue.allow(beyond);
+        }
     }
 
     /// Returns the next batch, and sends what is ready after it. Does not wake workers unless it waits.
@@ -243,12 +236,9 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
 
     /// Sends what is made and may be sent, across the epoch's end. `pageable`: also what is not page-locked.
     fn send_made(&self, pageable: bool) {
-        let pipeline = self.epoch.pipeline();
-        let following = self.following();
-        pipeline.send_made(self.epoch.handle().key(), &*self.queue, pageable);
-        if let Some((handle, queue)) = following {
-            pipeline.send_made(handle.key(), &*queue, pageable);
-        }
+        self.allow_following();
+        let (pipeline, handle) = (self.epoch.pipeline(), self.epoch.handle());
+        pipeline.send_made(handle.key(), &*self.queue, pageable);
     }
 }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::iter::{Fuse, FusedIterator};
 use std::mem::ManuallyDrop;
 
-use super::device_epoch::{DeviceEpoch, Following};
+use super::device_epoch::DeviceEpoch;
 use super::epoch::{Epoch, Loader};
 use super::kind::{Indexed, Kind};
 use super::split::Pace;
@@ -264,11 +264,7 @@ impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Iterator for DeviceEpochs<'
             }
         };
         self.queue = self.epochs.append(&epoch, Some((&queue, self.depth)));
-        let following = self.epochs.following.clone().zip(self.queue.clone());
-        let following = following.map(|(handle, queue)| Following {
-            handle,
-            queue: Arc::downgrade(&queue),
-        });
+        let following = self.queue.as_ref().map(Arc::downgrade);
         Some(DeviceEpoch::new(epoch, queue, self.depth, following))
     }
 

@@ -26,7 +26,7 @@ impl<B: Batch> Pipeline<B> {
             && queue.window().allowed > 0
             && !planted("who sends does not look beyond the epoch")
         {
-            self.send_made_of(EpochKey { epoch_entry, ..of }, &*queue, false);
+            self.send_made_of(EpochKey { epoch_entry, ..of }, &*queue, pageable);
         }
     }
 
