@@ -4,14 +4,17 @@ use std::task::Poll;
 
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
+use crate::device::HeldOff;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::{Claimant, TaskId};
 use crate::pipeline::shared::data::{Delivered, Taken};
 use crate::pipeline::shared::deferred::Deferred;
+use crate::pipeline::shared::lock::Locked;
 use crate::pipeline::shared::session::Job;
 use crate::pipeline::shared::state::State;
 use crate::pipeline::traits::{Changes, EpochHandle, Patience};
 use crate::pipeline::worker_status::WorkerStatus;
-use crate::sync::{Instant, planted};
+use crate::sync::{Arc, Instant, planted};
 
 /// What the consumer finds when it asks for the next task.
 enum Polled<B> {
@@ -39,6 +42,38 @@ pub(crate) struct Asking {
     /// Workers that could make use of the room are not woken, unless the call blocks. The caller does that
     /// ([`wake_workers`](Pipeline::wake_workers)) when it has all that it came for.
     pub(crate) quietly: bool,
+}
+
+/// A consumer without workers, which does all work itself.
+struct Alone {
+    status: WorkerStatus,
+    /// While it waits for a slab that a staged upload has.
+    held_off: Option<HeldOff>,
+}
+
+impl Alone {
+    fn new(began: Instant) -> Alone {
+        Alone {
+            status: WorkerStatus::of_caller(began),
+            held_off: None,
+        }
+    }
+}
+
+/// What it may do.
+enum Work<B> {
+    Job(Job<B>),
+    /// The first task that waits for a slab gets one.
+    Slab(Arc<EpochContext>, TaskId),
+}
+
+/// What it finds to do.
+enum Found<B> {
+    Job(Work<B>),
+    /// There is work, and no time for it.
+    NoTime,
+    /// A decoder works on what comes next, and all else that may be open is made.
+    Nothing,
 }
 
 /// For how long the consumer has waited for a task, by one call or by several.
@@ -70,10 +105,7 @@ impl<B: Batch> Pipeline<B> {
             }
             return Poll::Ready(Some(NextTask::Delivered(next)));
         }
-        let next = match self.options().workers {
-            0 => self.load_next(handle, taken, asking.patience),
-            _ => self.wait_for_next(handle, taken, asking, waiting),
-        };
+        let next = self.wait_for_next(handle, taken, asking, waiting);
         if next.is_ready() && waiting.since.is_some() {
             (waiting.since, waiting.log_lines) = (None, 0);
         }
@@ -135,12 +167,14 @@ impl<B: Batch> Pipeline<B> {
         waiting: &mut Waiting,
     ) -> Poll<Option<NextTask<B>>> {
         let options = self.options();
+        let mut alone = (options.workers == 0).then(|| Alone::new(self.began));
+        let has_workers = alone.is_none();
         let mut state = self.lock();
         let (mut has_told, mut retries) = (false, true);
         loop {
             state.check();
             let (sessions, deferred) = state.split();
-            if waiting.ready.is_none() {
+            if has_workers && waiting.ready.is_none() {
                 let session = sessions.session(handle.session);
                 waiting.ready = session.map(|session| session.schedule.ready_batches());
             }
@@ -149,13 +183,14 @@ impl<B: Batch> Pipeline<B> {
                     if options.is_auto {
                         sessions.watch(handle);
                     }
-                    deferred.wake_workers = !asking.quietly && !planted("room wakes nobody");
+                    let wakes = has_workers && !asking.quietly;
+                    deferred.wake_workers = wakes && !planted("room wakes nobody");
                     return Poll::Ready(Some(NextTask::Delivered(delivered)));
                 }
                 Polled::ToSend => return Poll::Ready(Some(NextTask::ToSend)),
                 Polled::Over => {
                     // What was taken last is no longer ahead, so there is room for the next epoch.
-                    deferred.wake_workers = true;
+                    deferred.wake_workers = has_workers;
                     return Poll::Ready(None);
                 }
                 Polled::Unplanned => {
@@ -166,6 +201,18 @@ impl<B: Batch> Pipeline<B> {
                 }
                 Polled::NotYet => {}
             }
+            if let Some(alone) = &mut alone {
+                match self.find_job(&mut state, handle, asking.patience) {
+                    Found::Job(work) => {
+                        drop(state);
+                        state = self.work_alone(alone, handle, work);
+                        continue;
+                    }
+                    Found::NoTime => return Poll::Pending,
+                    Found::Nothing => {}
+                }
+            }
+            let (sessions, deferred) = state.split();
             let Some(session) = sessions.session(handle.session) else {
                 return Poll::Ready(None);
             };
@@ -179,7 +226,7 @@ impl<B: Batch> Pipeline<B> {
             }
             if !has_told {
                 // The tasks that were taken are used up, so other tasks can be opened.
-                deferred.wake_workers = true;
+                deferred.wake_workers = has_workers;
                 has_told = true;
             }
             let now = Instant::now();
@@ -227,93 +274,57 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Without workers, the caller does everything, one job after the other. But for a decoder it only waits.
-    fn load_next(
-        &self,
-        handle: &EpochHandle,
-        taken: &mut Taken<B>,
-        patience: Patience,
-    ) -> Poll<Option<NextTask<B>>> {
-        let mut held_off = None;
-        let status = WorkerStatus::of_caller(self.began);
-        let mut state = self.lock();
-        loop {
-            let (sessions, deferred) = state.split();
-            match Self::poll(sessions, deferred, handle, taken) {
-                Polled::Ready(delivered) => {
-                    return Poll::Ready(Some(NextTask::Delivered(delivered)));
-                }
-                Polled::ToSend => return Poll::Ready(Some(NextTask::ToSend)),
-                Polled::Over => return Poll::Ready(None),
-                Polled::Unplanned => {
-                    drop(state);
-                    self.keep_on_host(handle);
-                    state = self.lock();
-                    continue;
-                }
-                Polled::NotYet => {}
-            }
-            let job = sessions.claim_requeued(Some(handle.session));
-            let Some(session) = sessions.session(handle.session) else {
-                return Poll::Ready(None);
-            };
-            session.schedule.block();
-            // (What is loaded while a decoder works is for later: there is time for it, or not.)
-            let has_time = || patience.end(Instant::now()).is_some();
-            if job.is_none() && session.schedule.is_next_being_sent() && !has_time() {
-                return Poll::Pending;
-            }
-            let job = job.or_else(|| session.claim(&*self.factory, Claimant::CONSUMER));
-            let waiting = match job {
-                Some(_) => None,
-                None => session.first_waiting(),
-            };
-            if job.is_none() && waiting.is_none() && session.schedule.is_one_being_sent() {
-                let now = Instant::now();
-                let awaited = session.awaits_decoder(self.options().timeout);
-                let decoded_by = awaited.as_ref().map(|awaited| awaited.due);
-                if let Some(awaited) = awaited.filter(|awaited| awaited.due <= now) {
-                    drop(state);
-                    self.give_up_decoding(awaited);
-                    state = self.lock();
-                    continue;
-                }
-                let Some(end) = patience.end(now) else {
-                    return Poll::Pending;
-                };
-                let end = [end, decoded_by].into_iter().flatten().min();
-                state.wait_until(&handle.task_ready, end); // its decoder makes it ready
-                state.check();
-                continue;
-            }
-            drop(state);
-            match (job, waiting, &self.options[handle.share.device].pinning) {
-                (
-                    Some(Job::Solo {
-                        context,
-                        tasks,
-                        run: None,
-                    }),
-                    ..,
-                ) => {
-                    // One task, which is reported and taken under one lock.
-                    let task = TaskId(tasks.start);
-                    let slices = self.memory.pageable_slices(&context);
-                    let made =
-                        self.make(&context, task, None, &slices, Changes::default(), &status);
-                    state = self.lock();
-                    state.made(&context, task, made);
-                    continue;
-                }
-                (Some(job), ..) => _ = self.perform(job, &status), // it claims nothing by itself
-                (None, Some((context, task)), Some(pinning)) => {
-                    self.serve_here(pinning, &context, task, &mut held_off);
-                }
-                (None, ..) => {
-                    unreachable!("a task that is not ready has rows to load, or waits for its slab")
-                }
-            }
-            state = self.lock();
+    /// What a consumer without workers does next: a job, or getting a task its slab. While a decoder works on the next task, it loads what is
+    /// for later, if there is time for that.
+    fn find_job(&self, state: &mut State<B>, handle: &EpochHandle, patience: Patience) -> Found<B> {
+        let job = state.claim_requeued(Some(handle.session));
+        let Some(session) = state.session(handle.session) else {
+            return Found::Nothing;
+        };
+        session.schedule.block();
+        let has_time = || patience.end(Instant::now()).is_some();
+        if job.is_none() && session.schedule.is_next_being_sent() && !has_time() {
+            return Found::NoTime;
         }
+        if let Some(job) = job.or_else(|| session.claim(&*self.factory, Claimant::CONSUMER)) {
+            return Found::Job(Work::Job(job));
+        }
+        match session.first_waiting() {
+            Some((context, task)) => Found::Job(Work::Slab(context, task)),
+            None if session.schedule.is_one_being_sent() => Found::Nothing,
+            None => {
+                unreachable!("a task that is not ready has rows to load, or waits for its slab")
+            }
+        }
+    }
+
+    /// Does what a consumer without workers found. Returns the lock, under which the outcome of a task that it made is reported.
+    fn work_alone(&self, alone: &mut Alone, handle: &EpochHandle, work: Work<B>) -> Locked<'_, B> {
+        match (work, &self.options[handle.share.device].pinning) {
+            (
+                Work::Job(Job::Solo {
+                    context,
+                    tasks,
+                    run: None,
+                }),
+                _,
+            ) => {
+                // One task, which is reported and taken under one lock.
+                let (task, changes) = (TaskId(tasks.start), Changes::default());
+                let slices = self.memory.pageable_slices(&context);
+                let made = self.make(&context, task, None, &slices, changes, &alone.status);
+                let mut state = self.lock();
+                state.made(&context, task, made);
+                return state;
+            }
+            (Work::Job(job), _) => _ = self.perform(job, &alone.status), // it claims nothing by itself
+            (Work::Slab(context, task), Some(pinning)) => {
+                self.serve_here(pinning, &context, task, &mut alone.held_off);
+            }
+            (Work::Slab(..), None) => {
+                unreachable!("only tasks of a loader that pins wait for slabs")
+            }
+        }
+        self.lock()
     }
 }
