@@ -89,11 +89,15 @@ impl<E, U> Schedule<E, U> {
     }
 
     /// The task that the consumer cannot take before it is sent: the next one; in any order, the first of its epoch, if none is ready and
-    /// none on its way.
+    /// none at the decoder.
     pub(crate) fn next_to_send(&self) -> Option<TaskId> {
         let own = (self.consumers_end().0 - self.tasks.first.0) as usize;
         let mut open = self.tasks.open.iter().take(own);
-        let comes = |entry: &TaskEntry<U>| matches!(entry.stage, Stage::Ready | Stage::Sending);
+        // (What another thread sends may take it long, and what is sent already only has to be decoded.)
+        let comes = |entry: &TaskEntry<U>| match entry.stage {
+            Stage::Sending => entry.is_away,
+            stage => stage == Stage::Ready,
+        };
         let index = match self.mode.any_order {
             false => (open.next()?.stage == Stage::Made).then_some(0)?,
             true if open.clone().any(comes) => return None,
