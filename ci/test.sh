@@ -14,7 +14,10 @@ if grep "panicked at" "$log"; then
     echo "these panics are no failures, and look like some: what a test provokes is watch::provoked"
     exit 1
 fi
-run cargo test --features nvtx --test nvtx # features that are off by default
-run cargo test --features nvjpeg --lib -- picture changes nvjpeg encoded
-run cargo test --features nvjpeg --test decoding --test connections
-run cargo test --features nvjpeg --test programs -- both_decoders found_on_the_web masked_on_the_device
+
+# Features that are off by default, in one build.
+test=(cargo test --features nvjpeg,nvtx)
+run "${test[@]}" --no-run --lib --test nvtx --test decoding --test connections --test programs
+run "${test[@]}" --lib -- picture changes nvjpeg encoded
+run "${test[@]}" --test nvtx --test decoding --test connections
+run "${test[@]}" --test programs -- both_decoders found_on_the_web masked_on_the_device
