@@ -13,7 +13,7 @@ use super::try_next::TryNext;
 use crate::batch::Batch;
 use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
-use crate::pipeline::{DeviceQueue, NextTask, Patience};
+use crate::pipeline::{DeviceQueue, NextTask, Patience, SendWindow, TransferQueue};
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::{Place, Watched};
 use crate::sync::{Arc, Instant, Weak, planted};
@@ -46,6 +46,8 @@ pub struct DeviceEpoch<'a, B: Batch, K: Kind = Indexed> {
     depth: usize,
     /// The next epoch, if it goes to the same device: its batches are sent ahead like this one's.
     following: Option<Weak<DeviceQueue<B>>>,
+    /// What may be sent, as the program last allowed it.
+    window: SendWindow,
     /// Enough batches were on their way when the last one was given out.
     has_enough: bool,
     /// Why the next batch fails, some of whose tasks have come.
@@ -61,6 +63,7 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
     ) -> DeviceEpoch<'a, B, K> {
         let epoch = DeviceEpoch {
             epoch,
+            window: queue.window(),
             queue,
             depth,
             following,
@@ -145,17 +148,18 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
             let is_awaited = !self.epoch.is_any_order();
             let depth = self.depth.max(usize::from(is_awaited));
             self.queue.allow(depth as u64);
+            self.window = self.queue.window();
             self.send_made(true);
         }
+        let mut sent = None;
         let (context, task) = loop {
-            let next = match ready!(self.epoch.wait(asked, patience, true)) {
+            let window = Some(self.window);
+            let next = self.epoch.wait(asked, sent.take(), patience, window);
+            let next = match ready!(next) {
                 None => return Poll::Ready(None),
                 Some(NextTask::Delivered(next)) => next,
-                Some(NextTask::ToSend) => {
-                    let pipeline = self.epoch.pipeline();
-                    // It may wait for device memory or a copy, and workers should not wait with it.
-                    pipeline.wake_workers();
-                    pipeline.send_next(self.epoch.handle().key(), &*self.queue);
+                Some(NextTask::ToSend(group)) => {
+                    sent = Some(self.epoch.pipeline().send_next(&*self.queue, group));
                     asked = Instant::now();
                     continue;
                 }

@@ -19,7 +19,7 @@ use crate::error::drop_each;
 use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
     Asking, Beginning, Changes, EpochHandle, Made, NextTask, OwnItems, Partition, Patience,
-    Pipeline, Start, Taken, Waiting,
+    Pipeline, SendWindow, Sent, Start, Taken, Waiting,
 };
 use crate::sync::{Arc, Instant};
 use crate::trace::span;
@@ -498,17 +498,19 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
         self.given_at = Some(Instant::now());
     }
 
-    /// Waits for the next task; `asked` is when the wait began. `quietly`: the caller wakes the workers.
+    /// Waits for the next task; `asked` is when the wait began. `sent`: what the caller was to send. `window`: of an epoch that goes to a
+    /// device, what may be sent; the caller wakes the workers.
     pub(super) fn wait(
         &mut self,
         asked: Instant,
+        sent: Option<Sent<B>>,
         patience: Patience,
-        quietly: bool,
+        window: Option<SendWindow>,
     ) -> Poll<Option<NextTask<B>>> {
         let asking = Asking {
             at: asked,
             patience,
-            quietly,
+            window,
         };
         span!(
             "wait",
@@ -516,7 +518,13 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
             batch = self.given()
         );
         let pipeline = self.loader.pipeline();
-        let next = pipeline.next(&self.handle, &mut self.taken, asking, &mut self.waiting);
+        let next = pipeline.next(
+            &self.handle,
+            &mut self.taken,
+            sent,
+            asking,
+            &mut self.waiting,
+        );
         let came = Instant::now();
         self.has_waited(asked, came);
         if let Some(mut subject) = self.subject(1) {
@@ -560,7 +568,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
             return refused;
         }
         let asked = self.returned();
-        let next = self.wait(asked, patience, false);
+        let next = self.wait(asked, None, patience, None);
         next.map(|next| {
             let NextTask::Delivered(next) = next? else {
                 unreachable!("only a device epoch's batches are sent");

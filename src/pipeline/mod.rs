@@ -24,11 +24,14 @@ pub(crate) use self::plan::partition::{EpochOrder, Partition, Place, Start};
 pub use self::plan::partition::{LastBatch, OnEmpty, Sharding};
 pub(crate) use self::plan::shard::DeviceShard;
 pub(crate) use self::shared::data::{Made, Taken};
+pub(crate) use self::shared::session::Sent;
 pub use self::shared::sizing::{WorkerSizing, Workers};
 pub(crate) use self::threads::consumer::{Asking, NextTask, Waiting};
 pub(crate) use self::threads::pipeline::Pipeline;
 pub(crate) use self::threads::start::Threads;
 #[cfg(feature = "nvjpeg")]
 pub(crate) use self::traits::Watched;
-pub(crate) use self::traits::{Beginning, Changes, EpochHandle, Learned, OwnItems, Patience};
+pub(crate) use self::traits::{
+    Beginning, Changes, EpochHandle, Learned, OwnItems, Patience, SendWindow, TransferQueue,
+};
 pub(crate) use self::transfer::queue::DeviceQueue;

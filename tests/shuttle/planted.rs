@@ -106,7 +106,6 @@ planted! {
     together_early: "who goes together does not wait for its turn", "runs::batches_of_runs_go_together";
     left_behind: "who sends does not look behind", "ahead::batches_travel_while_the_program_is_busy";
     left_at_start: "what was ready before it may be sent stays", "ahead::batches_travel_while_the_program_is_busy";
-    left_to_consumer: "what cannot be sent is left in silence", "any_order::a_slow_batch_is_the_last";
     left_beyond: "who sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
     silent_ends: "the end of a stream is found in silence", "streams::batches_come_until_the_end";
     pulled_for_nobody: "a stream that nobody waits for is pulled", "streams::streams_are_left_while_they_are_pulled";

@@ -33,6 +33,11 @@ impl<E, U> Schedule<E, U> {
         self.sending(task);
     }
 
+    /// Whether the task is made, and is to be sent.
+    pub(crate) fn is_made(&mut self, task: TaskId) -> bool {
+        self.tasks.entry(task).stage == Stage::Made
+    }
+
     /// Whether the task is being sent, or its device decodes it.
     pub(crate) fn is_being_sent(&mut self, task: TaskId) -> bool {
         self.tasks.entry(task).stage == Stage::Sending

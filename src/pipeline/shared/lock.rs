@@ -3,16 +3,14 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::data::Made;
 use super::deferred::Deferred;
-use super::session::Session;
+use super::session::{Sent, Session};
 use super::slab_size::SlabSizes;
 use super::state::{State, Wake};
 use crate::device::Ring;
-use crate::error::Result;
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::schedule::TaskId;
-use crate::pipeline::traits::{Each, MadeAlone};
+use crate::pipeline::traits::MadeAlone;
 use crate::sync::{Arc, Condvar, Instant, Mutex, MutexGuard, OnceLock};
 
 /// What all threads of a loader share.
@@ -135,9 +133,9 @@ impl<'a, B: 'static> Locked<'a, B> {
     }
 
     /// Reports tasks of an epoch that were sent, failed, or could not be sent now.
-    pub(crate) fn were_sent(&mut self, context: &EpochContext, tasks: Each<Result<Made<B>>>) {
-        for (task, outcome) in tasks {
-            match self.session_of(context, task) {
+    pub(crate) fn were_sent(&mut self, sent: Sent<B>) {
+        for (task, outcome) in sent.outcomes {
+            match self.session_of(&sent.context, task) {
                 Some((session, deferred)) => session.publish(task, outcome, deferred),
                 None => self.deferred.drop_later(outcome),
             }

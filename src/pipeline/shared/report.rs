@@ -2,6 +2,7 @@
 
 use super::data::{Made, TaskData};
 use super::lock::{Locked, Shared};
+use super::session::Group;
 use super::workers::{Assignment, What};
 use crate::error::Result;
 use crate::pipeline::epoch::EpochContext;
@@ -21,7 +22,7 @@ pub(crate) enum Then<B> {
     /// It failed, and no thread works on it any more: its error is delivered, or it is made again.
     Fail,
     /// It is made, and is sent through this queue.
-    Send(Arc<dyn TransferQueue<B>>),
+    Send(Arc<dyn TransferQueue<B>>, Group<B>),
     /// Its error is ready: batches behind it do not wait for it in this queue.
     MakeWay(Arc<dyn TransferQueue<B>>),
 }
@@ -148,8 +149,8 @@ impl<B: 'static> Shared<B> {
             state.deferred.drop_later(made);
             return Then::Nothing;
         };
-        let queue = session.hand_over(task, made, deferred);
-        queue.map_or(Then::Nothing, Then::Send)
+        let to_send = session.hand_over(task, made, deferred);
+        to_send.map_or(Then::Nothing, |(queue, group)| Then::Send(queue, group))
     }
 
     /// The task cannot have its slab. The last thread that works on it delivers the failure.

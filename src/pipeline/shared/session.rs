@@ -81,6 +81,20 @@ pub(crate) struct Group<B> {
     pub(crate) tasks: Each<B>,
 }
 
+/// What became of tasks that were sent, and that no decoder has.
+pub(crate) struct Sent<B> {
+    pub(crate) context: Arc<EpochContext>,
+    pub(crate) outcomes: Each<Result<Made<B>>>,
+}
+
+impl<B> Sent<B> {
+    /// Whether one of them could not be sent now.
+    pub(crate) fn is_one_here(&self) -> bool {
+        let mut outcomes = self.outcomes.iter();
+        outcomes.any(|(_, outcome)| matches!(outcome, Ok(Made::Here(_))))
+    }
+}
+
 /// A run of page-locked tasks.
 pub(crate) struct Run {
     pub(crate) slab: RunSlab,
@@ -518,20 +532,21 @@ impl<B: 'static> Session<B> {
         self.tell_consumer(task);
     }
 
-    /// The same, but if the task is to be sent, the caller sends it: only if it cannot, the consumer hears of it. Returns the queue then.
+    /// The same, but if the task is to be sent, the caller gets it and its queue, to send it.
     pub(crate) fn hand_over(
         &mut self,
         task: TaskId,
         made: B,
         deferred: &mut Deferred<B>,
-    ) -> Option<Arc<dyn TransferQueue<B>>> {
+    ) -> Option<(Arc<dyn TransferQueue<B>>, Group<B>)> {
         self.settle(task, Ok(Made::Here(made)), deferred);
-        let epoch_entry = self.data(task).context.epoch_entry;
-        let queue = self.queue(epoch_entry);
-        if queue.is_none() {
+        if !self.schedule.is_made(task) {
             self.tell_consumer(task);
+            return None;
         }
-        queue
+        let epoch_entry = self.data(task).context.epoch_entry;
+        let queue = self.queue(epoch_entry)?;
+        Some((queue, self.take_group(task, 1)))
     }
 
     /// The first outcome counts.
@@ -567,14 +582,6 @@ impl<B: 'static> Session<B> {
         // The slabs that were left for it are free for others.
         if was_reserved && !planted("a reserve is given up in silence") {
             self.tell_if_waiting(deferred);
-        }
-    }
-
-    /// Tells the consumer if it is blocked, and must send the next task itself.
-    pub(crate) fn tell_if_to_send(&self) {
-        let is_left = self.schedule.is_blocked() && self.schedule.next_to_send().is_some();
-        if is_left && !planted("what cannot be sent is left in silence") {
-            self.task_ready.notify_one();
         }
     }
 

@@ -10,9 +10,9 @@ use crate::pipeline::schedule::{Claimant, TaskId};
 use crate::pipeline::shared::data::{Delivered, Taken};
 use crate::pipeline::shared::deferred::Deferred;
 use crate::pipeline::shared::lock::Locked;
-use crate::pipeline::shared::session::Job;
+use crate::pipeline::shared::session::{Group, Job, Sent};
 use crate::pipeline::shared::state::State;
-use crate::pipeline::traits::{Changes, EpochHandle, Patience};
+use crate::pipeline::traits::{Changes, EpochHandle, Patience, SendWindow};
 use crate::pipeline::worker_status::WorkerStatus;
 use crate::sync::{Arc, Instant, planted};
 
@@ -20,7 +20,7 @@ use crate::sync::{Arc, Instant, planted};
 enum Polled<B> {
     Ready(Delivered<B>),
     /// It is made, and goes to a device.
-    ToSend,
+    ToSend(Group<B>),
     NotYet,
     /// It is not known yet what the epoch's batches are for.
     Unplanned,
@@ -30,8 +30,8 @@ enum Polled<B> {
 /// What the consumer gets when it asks for the next task.
 pub(crate) enum NextTask<B> {
     Delivered(Delivered<B>),
-    /// It is made, and was not sent ahead. The consumer sends it, and asks again.
-    ToSend,
+    /// It is made, and was not sent ahead. The consumer sends it, says what became of it, and asks again.
+    ToSend(Group<B>),
 }
 
 /// How the consumer asks for a task.
@@ -39,9 +39,15 @@ pub(crate) enum NextTask<B> {
 pub(crate) struct Asking {
     pub(crate) at: Instant,
     pub(crate) patience: Patience,
-    /// Workers that could make use of the room are not woken, unless the call blocks. The caller does that
-    /// ([`wake_workers`](Pipeline::wake_workers)) when it has all that it came for.
-    pub(crate) quietly: bool,
+    /// Of an epoch that goes to a device: what may be sent. Then workers that could make use of the room are not woken, unless the call
+    /// blocks, or the consumer sends. The caller does that ([`wake_workers`](Pipeline::wake_workers)) when it has all that it came for.
+    pub(crate) window: Option<SendWindow>,
+}
+
+impl Asking {
+    fn is_for_device(&self) -> bool {
+        self.window.is_some()
+    }
 }
 
 /// A consumer without workers, which does all work itself.
@@ -87,11 +93,13 @@ pub(crate) struct Waiting {
 }
 
 impl<B: Batch> Pipeline<B> {
-    /// Returns the next task of the epoch, and blocks until it is ready, or patience ends. `None`: the epoch is over.
+    /// Returns the next task of the epoch, and blocks until it is ready, or patience ends. `None`: the epoch is over. `sent`: what the
+    /// consumer was to send.
     pub(crate) fn next(
         &self,
         handle: &EpochHandle,
         taken: &mut Taken<B>,
+        sent: Option<Sent<B>>,
         asking: Asking,
         waiting: &mut Waiting,
     ) -> Poll<Option<NextTask<B>>> {
@@ -101,11 +109,11 @@ impl<B: Batch> Pipeline<B> {
             if taken.is_empty()
                 && (next.context.plan().any_order || next.context.is_last(next.task))
             {
-                self.come_to_last(handle, asking.quietly);
+                self.come_to_last(handle, asking.is_for_device());
             }
             return Poll::Ready(Some(NextTask::Delivered(next)));
         }
-        let next = self.wait_for_next(handle, taken, asking, waiting);
+        let next = self.wait_for_next(handle, taken, sent, asking, waiting);
         if next.is_ready() && waiting.since.is_some() {
             (waiting.since, waiting.log_lines) = (None, 0);
         }
@@ -138,6 +146,7 @@ impl<B: Batch> Pipeline<B> {
         deferred: &mut Deferred<B>,
         handle: &EpochHandle,
         taken: &mut Taken<B>,
+        window: Option<SendWindow>,
     ) -> Polled<B> {
         let session = state.session(handle.session);
         let Some(session) = session.filter(|session| session.schedule.is_at(handle.epoch_entry))
@@ -152,17 +161,18 @@ impl<B: Batch> Pipeline<B> {
             }
             Some(_) => {}
         }
-        match session.deliver(taken, deferred) {
-            Some(delivered) => Polled::Ready(delivered),
-            None if session.schedule.next_to_send().is_some() => Polled::ToSend,
-            None => Polled::NotYet,
+        if let Some(delivered) = session.deliver(taken, deferred) {
+            return Polled::Ready(delivered);
         }
+        let to_send = window.and_then(|window| session.take_next_made(window));
+        to_send.map_or(Polled::NotYet, Polled::ToSend)
     }
 
     fn wait_for_next(
         &self,
         handle: &EpochHandle,
         taken: &mut Taken<B>,
+        sent: Option<Sent<B>>,
         asking: Asking,
         waiting: &mut Waiting,
     ) -> Poll<Option<NextTask<B>>> {
@@ -170,6 +180,9 @@ impl<B: Batch> Pipeline<B> {
         let mut alone = (options.workers == 0).then(|| Alone::new(self.began));
         let has_workers = alone.is_none();
         let mut state = self.lock();
+        if let Some(sent) = sent {
+            state.were_sent(sent);
+        }
         let (mut has_told, mut retries) = (false, true);
         loop {
             state.check();
@@ -178,16 +191,20 @@ impl<B: Batch> Pipeline<B> {
                 let session = sessions.session(handle.session);
                 waiting.ready = session.map(|session| session.schedule.ready_batches());
             }
-            match Self::poll(sessions, deferred, handle, taken) {
+            match Self::poll(sessions, deferred, handle, taken, asking.window) {
                 Polled::Ready(delivered) => {
                     if options.is_auto {
                         sessions.watch(handle);
                     }
-                    let wakes = has_workers && !asking.quietly;
+                    let wakes = has_workers && !asking.is_for_device();
                     deferred.wake_workers = wakes && !planted("room wakes nobody");
                     return Poll::Ready(Some(NextTask::Delivered(delivered)));
                 }
-                Polled::ToSend => return Poll::Ready(Some(NextTask::ToSend)),
+                Polled::ToSend(group) => {
+                    // It may wait for device memory or a copy, and workers should not wait with it.
+                    deferred.wake_workers = has_workers;
+                    return Poll::Ready(Some(NextTask::ToSend(group)));
+                }
                 Polled::Over => {
                     // What was taken last is no longer ahead, so there is room for the next epoch.
                     deferred.wake_workers = has_workers;

@@ -5,12 +5,11 @@
 
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
-use crate::error::Result;
-use crate::pipeline::epoch::{EpochContext, EpochKey};
+use crate::pipeline::epoch::EpochKey;
 use crate::pipeline::schedule::TaskId;
 use crate::pipeline::shared::data::Made;
-use crate::pipeline::shared::session::Group;
-use crate::pipeline::traits::{Each, SendOutcome, TransferQueue};
+use crate::pipeline::shared::session::{Group, Sent};
+use crate::pipeline::traits::{SendOutcome, TransferQueue};
 use crate::pipeline::transfer::send::send;
 use crate::sync::{Arc, planted};
 
@@ -21,12 +20,27 @@ impl<B: Batch> Pipeline<B> {
     /// Sends what is made of an epoch, as far as it may be sent; and then of the epoch after it, whose batches may have waited for the last
     /// of this one to begin. It waits for no memory. `pageable`: what is not page-locked as well, which takes as long as its copy.
     pub(crate) fn send_made(&self, of: EpochKey, queue: &dyn TransferQueue<B>, pageable: bool) {
-        let following = self.send_made_of(of, queue, pageable);
+        self.send_made_after(of, queue, pageable, None);
+    }
+
+    /// Sends a group that was taken, if its turn has come; and then what its sending gave a turn, as [`send_made`](Pipeline::send_made).
+    pub(crate) fn send_first(&self, group: Group<B>, queue: &dyn TransferQueue<B>) {
+        self.send_made_after(group.context.key(), queue, false, Some(group));
+    }
+
+    fn send_made_after(
+        &self,
+        of: EpochKey,
+        queue: &dyn TransferQueue<B>,
+        pageable: bool,
+        first: Option<Group<B>>,
+    ) {
+        let following = self.send_made_of(of, queue, pageable, first);
         if let Some((epoch_entry, queue)) = following
             && queue.window().allowed > 0
             && !planted("who sends does not look beyond the epoch")
         {
-            self.send_made_of(EpochKey { epoch_entry, ..of }, &*queue, pageable);
+            self.send_made_of(EpochKey { epoch_entry, ..of }, &*queue, pageable, None);
         }
     }
 
@@ -36,68 +50,46 @@ impl<B: Batch> Pipeline<B> {
         of: EpochKey,
         queue: &dyn TransferQueue<B>,
         pageable: bool,
+        first: Option<Group<B>>,
     ) -> Option<Following<B>> {
         let mut window = queue.window();
-        let (mut sent, mut is_stuck) = (None::<(Arc<EpochContext>, Each<Result<Made<B>>>)>, false);
+        let (mut group, mut is_stuck) = (first, false);
         loop {
-            // What was sent is reported under the lock under which the next is taken.
-            let group = {
-                let mut state = self.lock();
-                if let Some((context, outcomes)) = sent.take() {
-                    state.were_sent(&context, outcomes);
-                    is_stuck |= planted("who sends does not look behind");
-                }
-                let (session, _) = state.session(of.session)?;
-                let group = match is_stuck {
-                    true => None,
-                    false => session.take_made(of.epoch_entry, window, pageable),
-                };
-                let Some(group) = group else {
-                    session.tell_if_to_send();
-                    return session.queue_after(of.epoch_entry);
-                };
-                group
-            };
-            let context = Arc::clone(&group.context);
-            let outcomes = self.send_group(queue, group, false);
-            let is_one_here =
-                |(_, outcome): &(TaskId, Result<Made<B>>)| matches!(outcome, Ok(Made::Here(_)));
-            let before = window.progress;
-            if outcomes.iter().any(is_one_here) {
+            let mut sent = group
+                .take()
+                .map(|group| self.send_group(queue, group, false));
+            let progress = window.progress;
+            if let Some(is_here) = sent.take_if(|sent| sent.is_one_here()) {
                 // First it is Made again. Another thread that has given it its turn meanwhile did not find it.
-                self.lock().were_sent(&context, outcomes);
+                self.lock().were_sent(is_here);
                 window = queue.window();
-                is_stuck = window.progress == before;
-            } else {
+                is_stuck = window.progress == progress;
+            } else if sent.is_some() {
                 window = queue.window();
-                sent = Some((context, outcomes));
+            }
+            // What was sent is reported under the lock under which the next is taken.
+            let mut state = self.lock();
+            if let Some(sent) = sent {
+                state.were_sent(sent);
+                is_stuck |= planted("who sends does not look behind");
+            }
+            let (session, _) = state.session(of.session)?;
+            if !is_stuck {
+                group = session.take_made(of.epoch_entry, window, pageable);
+            }
+            if group.is_none() {
+                return session.queue_after(of.epoch_entry);
             }
         }
     }
 
-    /// Sends the task that the consumer waits for, and what may go with it; if need be, it waits for device memory. Another thread may be
-    /// sending it.
-    pub(crate) fn send_next(&self, of: EpochKey, queue: &dyn TransferQueue<B>) {
-        let window = queue.window();
-        let group = {
-            let mut state = self.lock();
-            let session = state.session(of.session);
-            session.and_then(|(session, _)| session.take_next_made(window))
-        };
-        if let Some(group) = group {
-            let context = Arc::clone(&group.context);
-            let outcomes = self.send_group(queue, group, true);
-            self.lock().were_sent(&context, outcomes);
-        }
+    /// Sends the task that the consumer waits for, and what goes with it; if need be, it waits for device memory.
+    pub(crate) fn send_next(&self, queue: &dyn TransferQueue<B>, group: Group<B>) -> Sent<B> {
+        self.send_group(queue, group, true)
     }
 
     /// Sends tasks, and says what became of each that no decoder has.
-    fn send_group(
-        &self,
-        queue: &dyn TransferQueue<B>,
-        group: Group<B>,
-        waits: bool,
-    ) -> Each<Result<Made<B>>> {
+    fn send_group(&self, queue: &dyn TransferQueue<B>, group: Group<B>, waits: bool) -> Sent<B> {
         let Group { context, tasks } = group;
         let numbers: Vec<TaskId> = tasks.iter().map(|(task, _)| *task).collect();
         let send = || {
@@ -125,6 +117,9 @@ impl<B: Batch> Pipeline<B> {
             told.collect()
         };
         let outcomes = self.catch_panics(&context, &numbers, send);
-        outcomes.unwrap_or_default() // their errors are ready
+        Sent {
+            outcomes: outcomes.unwrap_or_default(), // their errors are ready
+            context,
+        }
     }
 }

@@ -133,7 +133,7 @@ impl<B: Batch> Pipeline<B> {
             Then::LayOut => self.lay_out(status, context, task),
             Then::Finish => self.finish(status, context, task),
             Then::Fail => self.publish_failure(status, context, task),
-            Then::Send(queue) => self.send_made(context.key(), &*queue, false),
+            Then::Send(queue, group) => self.send_first(group, &*queue),
             Then::MakeWay(queue) => {
                 if !planted("a batch that failed stays in the way") {
                     queue.give_up(context.batch(task), task);
