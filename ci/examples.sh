@@ -4,6 +4,7 @@
 . "$(dirname "$0")/lib.sh"
 
 run cargo build --release --examples
+run cargo test --release --package training --lib --test "*" # README's lines are among them
 for example in quickstart tabular text_lines; do
     run cargo run --release --example "$example"
 done

@@ -101,7 +101,7 @@ target_of() {
 # `answer STATUS EXAMPLE ARGUMENTS`: runs an example, which must end in that status, and keeps what it printed in $said and $errors.
 answer() {
     local expected=$1 example=$2 status=0
-    said=${said:-$(mktemp)} errors=${errors:-$(mktemp)}
+    said=${CARGO_TARGET_DIR:-target}/said errors=${CARGO_TARGET_DIR:-target}/errors
     # shellcheck disable=SC2046 # these are several arguments
     cargo run --quiet --release $(target_of "$example") -- "${@:3}" >"$said" 2>"$errors" || status=$?
     [[ $status == "$expected" ]] && return

@@ -1,9 +1,8 @@
 #!/usr/bin/env bash
 # The programs of examples/training that README does not run: each trains, on the CPU and in seconds, and says in plain words what it does,
-# and what is wrong with an argument. And the tests of candle's tensors.
+# and what is wrong with an argument. And what the documentation says of candle's tensors.
 . "$(dirname "$0")/lib.sh"
 
-run cargo test --release --package training --lib --test "*"
 run cargo test --release --features candle --doc -- candle
 run cargo build --release --package training --bin imagenet
 # Quick means seconds, and little memory: 2 GiB at most, of which each page counts that may be written.

@@ -296,8 +296,8 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
     /// [`pin_memory`](crate::loader::Builder::pin_memory), the worker that made a batch sends it, even while the program is busy; pageable
     /// batches that are ready are sent when the iterator is asked for the next one. So from this call on, up to `depth` batches hold device
-    /// memory. (If the batch is of your own type, [`Batch::upload`] then runs on a worker. But if the device decodes pictures of it, it
-    /// runs when they are decoded, on the thread that asks for the batch.)
+    /// memory. (If the batch is of your own type, [`Batch::upload`] then runs on a worker, or in this call. But if the device decodes
+    /// pictures of it, it runs when they are decoded, on the thread that asks for the batch.)
     ///
     /// If the loader pins for the same device, large batches travel in parts, so that the page-locked memory in use stays in the last-level
     /// cache; that is less than `prefetch` batches take. If a part fails, its batch is an error. What arrives is the same. (Those of an
@@ -315,7 +315,8 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     ///
     /// # Synchronization
     ///
-    /// Returns at once. The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
+    /// Enqueues the copies of page-locked batches that are ready already, as [`Batch::to_device`] with `non_blocking`, and waits neither for
+    /// them nor for memory. The device tensors are guarded by their copy's event.
     pub fn prefetch_to_device(
         mut self,
         target: impl Into<Target>,

@@ -110,7 +110,8 @@ impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Epochs<'a, B, I, K> {
     ///
     /// # Synchronization
     ///
-    /// Returns at once. The device tensors are guarded by their copy's event, as with [`Batch::to_device`] and `non_blocking`.
+    /// Returns at once. `next` enqueues what is ready of its epoch, as [`Epoch::prefetch_to_device`]. The device tensors are guarded by their
+    /// copy's event, as with [`Batch::to_device`] and `non_blocking`.
     pub fn prefetch_to_device(
         self,
         target: impl Into<Target>,

@@ -26,6 +26,7 @@ mod itself;
 mod memory;
 mod order;
 mod owners;
+mod senders;
 mod sharing;
 mod support;
 mod traps;

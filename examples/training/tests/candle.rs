@@ -30,7 +30,7 @@ fn the_readmes_lines_train() -> Result<(), Box<dyn std::error::Error>> {
     let (device, candle) = (Device::cpu(), CandleDevice::Cpu);
     for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         let (x, y) = batch?;
-        let (x, y) = (x.to_candle(&candle)?, y.to_candle(&candle)?); // candle's tensors: what was the loader's is free again
+        let (x, y) = (x.to_candle(&candle)?, y.to_candle(&candle)?); // candle's tensors: the loader's memory can be reused
         train(&x, &y)?;
     }
     assert_eq!(seen, 4);
