@@ -115,7 +115,7 @@ impl Drop for Slab {
         if planted("news of a slab before it is home") {
             self.ring.news().notify_interested();
         }
-        if planted("room in the account before the block is home")
+        if planted("bytes are given back before the block is")
             && let Some(quota) = self.quota.take()
         {
             quota.release();

@@ -46,7 +46,7 @@ impl EpochContext {
     /// Whether its tasks are not waited for any more.
     pub(crate) fn has_left(&self) -> bool {
         self.has_left.load(Ordering::Relaxed)
-            && !planted("a stream that nobody waits for is pulled")
+            && !planted("a stream that no consumer waits for is pulled")
     }
 
     pub(crate) fn key(&self) -> EpochKey {

@@ -344,7 +344,7 @@ impl<E, U> Schedule<E, U> {
     pub(crate) fn remaking(&mut self, task: TaskId) {
         self.tasks.set_away(task, false);
         let entry = self.tasks.entry(task);
-        entry.has_failed = planted("a unit that is made again stays failed");
+        entry.has_failed = planted("a task that is made again stays failed");
         entry.stage = Stage::Finishing;
         entry.slab = SlabState::Unknown;
         entry.needs_slabs = entry.needs_slabs.max(1);

@@ -486,7 +486,7 @@ impl<R> State<R> {
         self.held_bytes += bytes as u128;
         self.stats.most_bytes = self.stats.most_bytes.max(shown(self.held_bytes));
         if let Some(waiter) = &request.waiter
-            && !planted("whoever waits for a request is not told")
+            && !planted("the thread that waits for a request is not told")
         {
             waiter.notify_one();
         }

@@ -163,7 +163,7 @@ impl SlabQuota {
     ) -> Option<Reservation> {
         let more = more.saturating_sub(self.added.load(Ordering::SeqCst));
         let limit = self.limit.load(Ordering::SeqCst).saturating_add(more);
-        let reserve = match planted("nothing is reserved in the account") {
+        let reserve = match planted("no bytes are reserved") {
             true => 0,
             false => reserve,
         };

@@ -82,7 +82,7 @@ impl<E, U> Schedule<E, U> {
     fn is_last_resort(&self, task: TaskId) -> bool {
         self.tasks.is_blocked
             && task == self.tasks.first
-            && !planted("who is blocked waits for room that does not come")
+            && !planted("a blocked consumer waits for room that does not come")
     }
 
     /// How many bytes a task of this epoch will have, as far as that is known.
@@ -189,7 +189,7 @@ impl<E, U> Schedule<E, U> {
         matches!(
             self.tasks.entry(task).stage,
             Stage::Loading | Stage::LayingOut
-        ) || planted("a unit that is made again has a slab that it gave up")
+        ) || planted("a task that is made again has a slab that it gave up")
     }
 
     /// How many slabs must be left for the task.

@@ -415,7 +415,7 @@ impl<B: 'static> Session<B> {
             let Some(Ok(Made::Here(made))) = self.data(task).outcome.take() else {
                 unreachable!("a task that is made is here until it is sent");
             };
-            if !planted("a unit can be taken while it is sent") {
+            if !planted("a task can be taken while it is sent") {
                 self.schedule.sending(task);
             }
             (task, made)
@@ -578,7 +578,7 @@ impl<B: 'static> Session<B> {
             self.schedule.ready(task);
         }
         // It is out of the window, so other tasks can be opened.
-        deferred.wake_workers |= is_sent && !planted("a unit that was sent wakes no worker");
+        deferred.wake_workers |= is_sent && !planted("a task that was sent wakes no worker");
         // The slabs that were left for it are free for others.
         if was_reserved && !planted("a reserve is given up in silence") {
             self.tell_if_waiting(deferred);

@@ -63,8 +63,8 @@ impl<B> Entry<B> {
     /// The session was accessed: it may have something to do.
     fn touch(&mut self, touched: &mut Vec<u64>, asking: &mut BTreeSet<(usize, u64)>) {
         let key = self.session.key;
-        let is_woken =
-            self.place.is_some() || !planted("a quiet line stays quiet when somebody has had it");
+        let is_woken = self.place.is_some()
+            || !planted("a quiet session stays quiet when a worker has had it");
         if !self.is_touched && is_woken {
             self.is_touched = true;
             touched.push(key);

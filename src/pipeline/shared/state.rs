@@ -256,7 +256,7 @@ impl<B: 'static> State<B> {
         (1..=self.active_workers.off()).contains(&self.idle_inactive)
             && self.sessions.blocked().any(|session| !is_enough(session))
             && self.has_claim(self.group(active))
-            && !planted("nobody goes on duty again")
+            && !planted("no worker goes on duty again")
             && self.active_workers.grow()
     }
 }

@@ -197,7 +197,7 @@ impl<B: Batch> Pipeline<B> {
                         sessions.watch(handle);
                     }
                     let wakes = has_workers && !asking.is_for_device();
-                    deferred.wake_workers = wakes && !planted("room wakes nobody");
+                    deferred.wake_workers = wakes && !planted("room wakes no worker");
                     return Poll::Ready(Some(NextTask::Delivered(delivered)));
                 }
                 Polled::ToSend(group) => {

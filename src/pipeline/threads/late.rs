@@ -228,7 +228,7 @@ impl<B: Batch> Pipeline<B> {
             };
             std::panic::catch_unwind(std::panic::AssertUnwindSafe(id)).ok()
         });
-        if status.leave() && !planted("nobody reports for who was given up") {
+        if status.leave() && !planted("no thread reports for a worker that was given up") {
             self.report_overdue(status, overdue, sample.flatten());
         }
     }

@@ -30,7 +30,8 @@ fn watcher(status: &WorkerStatus, context: &Arc<EpochContext>) -> Option<Watcher
     let (status, context) = (status.shared()?, Arc::clone(context));
     Some(Arc::new(move || {
         status.begins(Doing::Pulling);
-        !context.has_left() && (!status.is_given_up() || planted("who was given up pulls on"))
+        !context.has_left()
+            && (!status.is_given_up() || planted("a worker that was given up goes on pulling"))
     }))
 }
 
@@ -140,7 +141,8 @@ impl<B: Batch> Pipeline<B> {
 
     /// It is known how many batches an epoch has. What may be sent beyond them is of the epoch after it.
     fn tell_end(&self, context: &EpochContext, queue: Option<&dyn TransferQueue<B>>, batches: u64) {
-        let Some(queue) = queue.filter(|_| !planted("an outbox is not told of the end")) else {
+        let Some(queue) = queue.filter(|_| !planted("a transfer queue is not told of the end"))
+        else {
             return;
         };
         let beyond = queue.ends(batches);

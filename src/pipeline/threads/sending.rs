@@ -38,7 +38,7 @@ impl<B: Batch> Pipeline<B> {
         let following = self.send_made_of(of, queue, pageable, first);
         if let Some((epoch_entry, queue)) = following
             && queue.window().allowed > 0
-            && !planted("who sends does not look beyond the epoch")
+            && !planted("a thread that sends does not look beyond the epoch")
         {
             self.send_made_of(EpochKey { epoch_entry, ..of }, &*queue, pageable, None);
         }
@@ -71,7 +71,7 @@ impl<B: Batch> Pipeline<B> {
             let mut state = self.lock();
             if let Some(sent) = sent {
                 state.were_sent(sent);
-                is_stuck |= planted("who sends does not look behind");
+                is_stuck |= planted("a thread that sends does not look at later batches");
             }
             let (session, _) = state.session(of.session)?;
             if !is_stuck {

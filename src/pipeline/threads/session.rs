@@ -50,7 +50,7 @@ impl<B: Batch> Pipeline<B> {
         data.announced = announcer.as_ref().map(|announcer| announcer.append(start));
         let handle = {
             let mut state = self.lock();
-            if state.active_workers.begin() && !planted("a line begins in silence") {
+            if state.active_workers.begin() && !planted("a session begins in silence") {
                 self.shared.inactive.notify_all();
             }
             let is_wide = self.shared.is_wide.get().copied();

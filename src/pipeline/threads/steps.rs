@@ -88,7 +88,7 @@ impl<B: Batch> Pipeline<B> {
         }
         drop(bar);
         self.follow_alone(context, task, granted.into_inner());
-        if !status.leave() && !planted("who was given up reports") {
+        if !status.leave() && !planted("a worker that was given up reports") {
             drop_each([(build, report.failure)]);
             return None;
         }

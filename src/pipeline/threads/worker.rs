@@ -28,7 +28,8 @@ impl<B: Batch> Pipeline<B> {
             }
             if !state.active_workers.is_on(status.number()) {
                 // It may have been woken for something to do: before it sleeps, another worker is woken for that.
-                state.deferred.wake_workers |= was_on && !planted("who goes off duty wakes nobody");
+                state.deferred.wake_workers |=
+                    was_on && !planted("a worker that goes off duty wakes no other");
                 was_on = false;
                 state.idle_inactive += 1;
                 state.wait(&self.shared.inactive);
@@ -54,7 +55,7 @@ impl<B: Batch> Pipeline<B> {
         let job = state.claim(&*self.factory, group)?;
         state.takes_on(status, Assignment::of(&job));
         // Each worker that is woken wakes the next, as long as there is work: no worker is woken for nothing.
-        state.deferred.wake_workers = !planted("a claim wakes nobody");
+        state.deferred.wake_workers = !planted("a claim wakes no worker");
         Some(job)
     }
 

@@ -163,7 +163,7 @@ impl<B: Batch> Turns<B> {
             .zip(first..)
             .all(|(batch, next)| batch == next);
         let is_first = matches!(self.turn(first, tasks[0], false), Turn::Now(_));
-        (is_first || planted("who goes together does not wait for its turn"))
+        (is_first || planted("batches that go together do not wait for their turn"))
             && follow_each_other
             && tasks.iter().zip(batches).all(|(task, batch)| {
                 let outgoing = self.outgoing((batch - self.first) as usize, *task);
