@@ -1,4 +1,4 @@
-//! Pictures that a device decodes: the same batches as the CPU's, whoever has a hand in it. (On the CPU device a stand-in decodes, with the
+//! Pictures that a device decodes: the same batches as the CPU's, whatever else has a hand in it. (On the CPU device a stand-in decodes, with the
 //! CPU's own pixels; it writes its rows as a hardware decoder does.)
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![allow(clippy::disallowed_methods)] // threads of one line need no names

@@ -231,7 +231,7 @@ fn bad_samples_are_replaced_and_nothing_else_changes() {
                     "{what}: {stats:?}"
                 );
                 if epoch == 0 {
-                    // Whoever loads, the same samples take the same rows.
+                    // Whichever worker loads, the same samples take the same rows.
                     let batches: Vec<_> = batches.into_iter().map(|(rows, _)| rows).collect();
                     assert_eq!(
                         first.get_or_insert_with(|| batches.clone()),

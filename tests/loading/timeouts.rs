@@ -870,7 +870,7 @@ fn without_workers_asking_is_loading() {
     assert!(matches!(epoch.next_timeout(TIMEOUT), TryNext::End));
 }
 
-/// Whoever only asks, and keeps all batches, gets all of them, as whoever waits does.
+/// A program that only asks, and keeps all batches, gets all of them, as one that waits does.
 #[test]
 fn who_asks_and_keeps_all_gets_all() {
     let device = Device::cpu();
@@ -915,7 +915,7 @@ fn who_asks_finds_what_hangs() {
     }
 }
 
-/// A batch in parts of which one failed and one is not there: whoever asks is told when all are, and of the first.
+/// A batch in parts of which one failed and one is not there: the caller is told when all are, and of the first.
 #[test]
 fn a_batch_half_of_which_came() {
     struct Halves(Arc<Gate>);
@@ -996,7 +996,7 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-/// Whoever waits for long reads in the log for what.
+/// If the consumer waits for long, the log says for what.
 #[test]
 fn the_log_says_what_is_waited_for() {
     let (sender, lines) = mpsc::sync_channel(100);

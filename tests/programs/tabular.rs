@@ -9,7 +9,7 @@ const FEATURES: usize = 4;
 const TRUTH: [f32; FEATURES] = [1.5, -2.0, 0.5, 3.0];
 
 pub fn main() -> Result<(), Box<dyn Error>> {
-    // Whoever has a CSV file parses it here. A `Vec` of samples is a data set.
+    // A program with a CSV file parses it here. A `Vec` of samples is a data set.
     let mut rng = SampleRng::for_sample(RngKey { seed: 1, epoch: 0, position: 0 });
     let mut table: Vec<(Vec<f32>, f32)> = (0..1_000).map(|_| row(&mut rng)).collect();
     let validation = table.split_off(800);

@@ -179,7 +179,7 @@ fn room_for_bytes_is_used_ahead() {
     });
 }
 
-/// Whoever makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing, before the first is
+/// The worker that makes a batch sends it: `depth` batches travel while the program does something else and asks for nothing, before the first is
 /// asked for, at the boundary of two epochs as well, and beyond a batch that failed.
 #[test]
 fn batches_travel_while_the_program_is_busy() {

@@ -212,7 +212,7 @@ impl AsRef<[u8]> for Owner {
     }
 }
 
-/// The last holder of the program's memory is a copy: it is dropped by whoever looks after copies, a worker or the pin thread.
+/// The last holder of the program's memory is a copy: it is dropped by the thread that looks after copies, a worker or the pin thread.
 #[test]
 fn owners_of_memory_look_when_their_copy_is_done() {
     explore("owners_of_memory_look_when_their_copy_is_done", || {

@@ -100,7 +100,7 @@ struct Chooser {
 enum Way {
     /// Anybody, at each step.
     Any,
-    /// Whoever runs goes on for a while.
+    /// The thread that runs goes on for a while.
     Runs,
     /// The first in an order, which changes at a few steps: "A Randomized Scheduler with Probabilistic Guarantees of Finding
     /// Bugs" (Burckhardt and others, 2010).

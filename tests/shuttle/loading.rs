@@ -38,7 +38,7 @@ fn batches_come_in_order() {
     });
 }
 
-/// Sent to the device one by one, and read back later: what is read is what was sent, whoever has the memory by then.
+/// Sent to the device one by one, and read back later: what is read is what was sent, whichever batch has the memory by then.
 #[test]
 fn batches_go_there_and_back() {
     explore("batches_go_there_and_back", || {

@@ -1,4 +1,4 @@
-//! Batches that travel in parts: whoever makes a part sends it, while the consumer is elsewhere.
+//! Batches that travel in parts: the worker that makes a part sends it, while the consumer is elsewhere.
 
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
 use shuttle::thread;

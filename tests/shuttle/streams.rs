@@ -58,7 +58,7 @@ fn any() -> How {
     How { len, ..how }
 }
 
-/// All batches come, in order, on the host or on the device, and then the end, whoever finds it; epochs follow each other, and some are
+/// All batches come, in order, on the host or on the device, and then the end, whichever worker finds it; epochs follow each other, and some are
 /// left.
 #[test]
 fn batches_come_until_the_end() {
@@ -218,7 +218,7 @@ fn streams_are_left_while_they_are_pulled() {
     });
 }
 
-/// Whoever was given up, because an item hung, pulls no other when it comes back.
+/// A worker that was given up, because an item hung, pulls no other when it comes back.
 #[test]
 fn who_is_given_up_pulls_no_more() {
     explore("who_is_given_up_pulls_no_more", || {

@@ -7,7 +7,7 @@
 //! extern crate watch;
 //! ```
 //!
-//! Whoever runs tests without the attribute calls [`on`].
+//! Code that runs tests without the attribute calls [`on`].
 //!
 //! And [`provoked`], a panic that a test provokes and the library catches: it is no failure, so it prints nothing.
 

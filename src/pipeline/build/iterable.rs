@@ -66,7 +66,7 @@ where
     C: Collate<S::Sample>,
 {
     fn open(&self, _: &Arc<EpochContext>, _: Place, _: Offload) -> Arc<dyn Build<C::Batch>> {
-        unreachable!("the tasks of a stream are opened by whoever pulls their items")
+        unreachable!("the tasks of a stream are opened by the thread that pulls their items")
     }
 
     fn make(

@@ -100,7 +100,7 @@ impl<B: 'static> Deferred<B> {
     /// Tells threads, and sets quotas. Without the lock, as all of this.
     pub(super) fn settle(&self, slab_sizes: &SlabSizes) {
         if let Some(leftovers) = &self.leftovers {
-            leftovers.tell_passes();
+            leftovers.settle_passes();
             leftovers.settle_quotas(slab_sizes);
         }
     }
@@ -117,7 +117,7 @@ impl<B: 'static> Deferred<B> {
 
 impl<B: 'static> Leftovers<B> {
     /// Tells workers that pull for an epoch that is gone to stop.
-    fn tell_passes(&self) {
+    fn settle_passes(&self) {
         let passes = self.removed.epochs.iter();
         let passes = passes.filter_map(|epoch| epoch.context.as_ref());
         passes.for_each(|context| context.leaves());
