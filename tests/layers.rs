@@ -55,13 +55,12 @@ fn modules_import_lower_layers_only() {
 
 /// What imports a higher floor all the same. The list only gets shorter.
 ///
-/// In `device`: a device makes streams, which name it, and a ring makes slabs, which go home to it. In `loader`: `DataLoader` is defined in
+/// In `device`: a device makes streams, which name it. In `loader`: `DataLoader` is defined in
 /// `mod.rs`, epochs and loader name each other, and `Pace` of a split epoch lies with the split. In `pipeline`: functions of `Pipeline` that
 /// lie with what they do, and not yet with the state that they need.
 #[rustfmt::skip]
 const UPWARDS: &[&str] = &[
     "device/handle.rs -> stream",
-    "device/ring.rs -> slab",
     "loader/builder.rs -> mod",
     "loader/epoch.rs -> device_epoch", "loader/epoch.rs -> mod", "loader/epoch.rs -> split",
     "loader/epochs.rs -> split",
