@@ -118,7 +118,7 @@ impl<T: Element> DeviceTensor<T> {
     pub fn on(&self, stream: &Stream) -> Result<Loan<'_, T>> {
         stream.check(self.inner(), "the stream")?;
         Ok(Loan {
-            id: self.uses.begin_read(stream)?,
+            id: self.uses.begin_read(stream.shared())?,
             tensor: self,
             stream: stream.clone(),
             not_send: PhantomData,
@@ -138,7 +138,7 @@ impl<T: Element> DeviceTensor<T> {
     pub fn on_mut(&mut self, stream: &Stream) -> Result<LoanMut<'_, T>> {
         stream.check(self.inner(), "the stream")?;
         Ok(LoanMut {
-            id: self.uses.begin_write(stream)?,
+            id: self.uses.begin_write(stream.shared())?,
             tensor: self,
             stream: stream.clone(),
             not_send: PhantomData,
