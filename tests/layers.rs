@@ -55,12 +55,11 @@ fn modules_import_lower_layers_only() {
 
 /// What imports a higher floor all the same. The list only gets shorter.
 ///
-/// In `device`: a device makes streams, which name it. In `loader`: `DataLoader` is defined in
+/// In `loader`: `DataLoader` is defined in
 /// `mod.rs`, epochs and loader name each other, and `Pace` of a split epoch lies with the split. In `pipeline`: functions of `Pipeline` that
 /// lie with what they do, and not yet with the state that they need.
 #[rustfmt::skip]
 const UPWARDS: &[&str] = &[
-    "device/handle.rs -> stream",
     "loader/builder.rs -> mod",
     "loader/epoch.rs -> device_epoch", "loader/epoch.rs -> mod", "loader/epoch.rs -> split",
     "loader/epochs.rs -> split",
@@ -152,14 +151,9 @@ fn no_circle_has_more_than_two_files() {
 
 /// Methods that stand neither in their type's file, nor in its folder. The list only gets shorter.
 ///
-/// In `device`: what a program calls on a tensor or a device, by topic; layers above `tensor` add methods to its types. In `loader`: what
-/// splits epochs, and how the meter's values are shown. In `pipeline`: what a folder knows of another's value.
+/// In `device`: layers above `tensor` add methods to its types. In `loader`: what splits epochs, and how the meter's values are shown. In `pipeline`: what a folder knows of another's value.
 const METHODS: &[&str] = &[
-    "device/download.rs: Device",
-    "device/download.rs: DeviceTensor",
-    "device/launch.rs: DeviceTensor",
     "device/pinning.rs: Tensor",
-    "device/table.rs: DeviceTensor",
     "loader/split.rs: Epoch",
     "loader/split.rs: Epochs",
     "loader/timeline.rs: Activity",

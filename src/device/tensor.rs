@@ -3,10 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+mod column;
+mod download;
+mod launch;
+
 use super::block::{DeviceBlock, Uses};
-use super::handle::Device;
+use super::handle::{Device, Stream};
 use super::inner::DeviceInner;
-use super::stream::Stream;
 use crate::driver::RawEvent;
 use crate::error::Result;
 use crate::sync::Arc;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::handle::Device;
-use super::inner::DeviceInner;
+use super::Device;
+use crate::device::inner::DeviceInner;
 use crate::driver::RawStream;
 use crate::error::{Error, Result};
 use crate::sync::Arc;
@@ -97,7 +97,11 @@ impl Stream {
     }
 
     /// Checks that the stream is of this device and may be used on this thread.
-    pub(super) fn check(&self, device: &Arc<DeviceInner>, what: &'static str) -> Result<()> {
+    pub(in crate::device) fn check(
+        &self,
+        device: &Arc<DeviceInner>,
+        what: &'static str,
+    ) -> Result<()> {
         if !self.device.driver.same_device(&device.driver) {
             return Err(self.device.is_not(device, what));
         }
