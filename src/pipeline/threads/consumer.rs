@@ -2,7 +2,10 @@
 
 use std::task::Poll;
 
+use super::decoded::Awaited;
+use super::late::{first_due, has_late};
 use super::pipeline::Pipeline;
+use super::watchdog::Stall;
 use crate::batch::Batch;
 use crate::device::HeldOff;
 use crate::pipeline::epoch::EpochContext;
@@ -249,7 +252,7 @@ impl<B: Batch> Pipeline<B> {
             let now = Instant::now();
             let since = *waiting.since.get_or_insert(asking.at);
             if let Some(timeout) = options.timeout
-                && state.has_late(timeout, now, retries)
+                && has_late(&state.slots, timeout, now, retries)
             {
                 drop(state);
                 let replaced = self.replace_late(timeout);
@@ -258,7 +261,7 @@ impl<B: Batch> Pipeline<B> {
                 continue;
             }
             let session = state.session(handle.session).map(|(session, _)| session);
-            let awaited = session.and_then(|session| session.awaits_decoder(options.timeout));
+            let awaited = session.and_then(|session| Awaited::first(session, options.timeout));
             let decoded_by = awaited.as_ref().map(|awaited| awaited.due);
             if let Some(awaited) = awaited.filter(|awaited| awaited.due <= now) {
                 drop(state);
@@ -276,14 +279,14 @@ impl<B: Batch> Pipeline<B> {
             };
             if session_due.is_some_and(|due| due <= now) {
                 waiting.log_lines = log_lines;
-                let stall = state.stall(handle, now, since);
+                let stall = Stall::of(&mut state, handle, now, since);
                 drop(state);
                 self.say(stall);
                 state = self.lock();
                 continue;
             }
             let timeout = options.timeout;
-            let late = timeout.and_then(|timeout| state.first_due(timeout, now));
+            let late = timeout.and_then(|timeout| first_due(&state.slots, timeout, now));
             let ends = [end, session_due, late, decoded_by];
             let end = ends.into_iter().flatten().min();
             state.wait_until(&handle.task_ready, end);
