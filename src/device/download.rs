@@ -40,7 +40,7 @@ impl<T: Element> Download<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] if the device failed.
+    /// [`Error::Device`](crate::Error::Device) if the device failed.
     pub fn is_ready(&self) -> Result<bool> {
         self.done.as_ref().map_or(Ok(true), RawEvent::is_complete)
     }
@@ -49,7 +49,7 @@ impl<T: Element> Download<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] if the device failed.
+    /// [`Error::Device`](crate::Error::Device) if the device failed.
     pub fn synchronize(&self) -> Result<()> {
         self.done.as_ref().map_or(Ok(()), RawEvent::synchronize)
     }
@@ -67,7 +67,7 @@ impl<T: Element> Download<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::Device`] if the device failed; the memory is then never used again.
+    /// [`Error::Device`](crate::Error::Device) if the device failed; the memory is then never used again.
     pub fn wait(self) -> Result<Tensor<T>> {
         self.synchronize()?;
         // Drops the copy's own hold, so the caller is the only holder and may write.

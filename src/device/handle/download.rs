@@ -15,8 +15,8 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// [`Error::WrongDevice`] if the stream is of another device, [`Error::Shape`] if the shape has too many elements for
-    /// memory, [`Error::Device`] if the device failed. In that case a copy in progress is waited for, so nothing reads
+    /// [`Error::WrongDevice`](crate::Error::WrongDevice) if the stream is of another device, [`Error::Shape`](crate::Error::Shape) if the
+    /// shape has too many elements for memory, [`Error::Device`](crate::Error::Device) if the device failed. In that case a copy in progress is waited for, so nothing reads
     /// the memory any more (unless the device does not even answer that).
     ///
     /// # Safety
