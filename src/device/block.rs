@@ -4,12 +4,11 @@ use super::buffer_set::Home;
 use super::flights::Timing;
 use super::inner::DeviceInner;
 use super::pool::Memory;
-use super::stream::{Stream, WeakStream};
-use crate::driver::RawEvent;
+use crate::driver::{RawEvent, RawStream};
 use crate::error::{Error, Result};
 use crate::meter::Meter;
 use crate::sync::log;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Weak};
 
 /// A block of the device pool, shared by the tensors that lie in it.
 pub(crate) struct DeviceBlock {
@@ -19,7 +18,7 @@ pub(crate) struct DeviceBlock {
     pending: Mutex<Vec<RawEvent>>,
     leaked: crate::sync::AtomicBool,
     /// The last stream that was made to wait for the upload: it need not wait again for the block's other tensors.
-    waiting: Mutex<Option<WeakStream>>,
+    waiting: Mutex<Option<Weak<RawStream>>>,
     /// The meter that counts how long the batch is processed, if that is measured.
     meter: Option<Arc<Meter>>,
     span: Mutex<Span>,
@@ -82,14 +81,16 @@ impl DeviceBlock {
     }
 
     /// The stream was made to wait for the upload.
-    fn ordered_before(&self, stream: &Stream) {
-        *self.waiting.lock() = Some(stream.downgrade());
+    fn ordered_before(&self, stream: &Arc<RawStream>) {
+        *self.waiting.lock() = Some(Arc::downgrade(stream));
     }
 
     /// Whether the stream is known to wait for the upload.
-    fn is_ordered_before(&self, stream: &Stream) -> bool {
+    fn is_ordered_before(&self, stream: &Arc<RawStream>) -> bool {
         let waiting = self.waiting.lock();
-        waiting.as_ref().is_some_and(|waiting| waiting.is(stream))
+        // (Another object may name the same stream. None has this one's address while it is named here.)
+        let is = |waiting: &Weak<RawStream>| std::ptr::eq(waiting.as_ptr(), Arc::as_ptr(stream));
+        waiting.as_ref().is_some_and(is)
     }
 
     /// Whether the start of the batch's processing is measured, and has not been marked.
@@ -98,11 +99,11 @@ impl DeviceBlock {
     }
 
     /// Marks it, at the first loan.
-    fn begin(&self, stream: &Stream) -> Result<()> {
+    fn begin(&self, stream: &RawStream) -> Result<()> {
         if self.is_timed() {
             let mut span = self.span.lock();
             if span.first.is_none() {
-                span.first = Some(self.device.driver.record(stream.raw(), true)?);
+                span.first = Some(self.device.driver.record(stream, true)?);
             }
         }
         Ok(())
@@ -178,7 +179,7 @@ struct Use {
 
 enum Progress {
     /// A loan on this stream is open: its kernels are still being launched.
-    Open(Stream),
+    Open(Arc<RawStream>),
     /// All work of this use comes before the event.
     Closed(RawEvent),
 }
@@ -208,14 +209,14 @@ impl Uses {
     }
 
     /// Makes the stream wait for the last writer, and enters a reader on it.
-    pub(super) fn begin_read(&self, stream: &Stream) -> Result<u64> {
+    pub(super) fn begin_read(&self, stream: &Arc<RawStream>) -> Result<u64> {
         let mut state = self.state.lock();
         // Where nothing is to be enqueued, the driver is not called.
         if self.block.is_to_begin() || !state.is_written_before(&self.block, stream) {
             let _entered = self.device().driver.enter()?;
             self.settle_write(&mut state)?;
             if let Some((event, is_upload)) = state.written_behind() {
-                self.device().driver.stream_wait(stream.raw(), event)?;
+                self.device().driver.stream_wait(stream, event)?;
                 if is_upload {
                     self.block.ordered_before(stream);
                 }
@@ -226,19 +227,19 @@ impl Uses {
         let id = state.next_id();
         state.reads.push(Use {
             id,
-            progress: Progress::Open(stream.clone()),
+            progress: Progress::Open(Arc::clone(stream)),
         });
         Ok(id)
     }
 
     /// Makes the stream wait for the last writer and for all readers, and enters a writer on it. The caller borrows
     /// the tensor exclusively.
-    pub(super) fn begin_write(&self, stream: &Stream) -> Result<u64> {
+    pub(super) fn begin_write(&self, stream: &Arc<RawStream>) -> Result<u64> {
         let _entered = self.device().driver.enter()?;
         let mut state = self.state.lock();
         self.settle_all(&mut state)?;
         for event in state.events() {
-            self.device().driver.stream_wait(stream.raw(), event)?;
+            self.device().driver.stream_wait(stream, event)?;
         }
         self.block.begin(stream)?;
         // The new writer waits for the others, so its event covers theirs, and they can be forgotten.
@@ -246,7 +247,7 @@ impl Uses {
         state.reads.clear();
         state.write = Some(Use {
             id,
-            progress: Progress::Open(stream.clone()),
+            progress: Progress::Open(Arc::clone(stream)),
         });
         Ok(id)
     }
@@ -262,7 +263,7 @@ impl Uses {
             return;
         };
         let _entered = driver.enter();
-        match driver.record(stream.raw(), self.block.is_timed()) {
+        match driver.record(stream, self.block.is_timed()) {
             Ok(event) => {
                 self.block.end(&event);
                 user.progress = Progress::Closed(event);
@@ -328,10 +329,10 @@ impl Uses {
 
     fn settle(&self, user: &mut Use) -> Result<()> {
         if let Progress::Open(stream) = &user.progress {
-            if !stream.raw().on_its_thread() {
+            if !stream.on_its_thread() {
                 return Err(Error::WrongThread);
             }
-            user.progress = Progress::Closed(self.device().driver.record(stream.raw(), false)?);
+            user.progress = Progress::Closed(self.device().driver.record(stream, false)?);
         }
         Ok(())
     }
@@ -361,7 +362,7 @@ impl UseList {
     }
 
     /// Whether the last write is known to come before all that the stream will do.
-    fn is_written_before(&self, block: &DeviceBlock, stream: &Stream) -> bool {
+    fn is_written_before(&self, block: &DeviceBlock, stream: &Arc<RawStream>) -> bool {
         let Some(write) = &self.write else {
             return true;
         };

@@ -1,6 +1,6 @@
 //! Buffers at addresses that stay: which of them a batch takes, and where in it each of its tensors lies.
 
-use super::handle::Device;
+use super::inner::DeviceInner;
 use super::pool::Memory;
 use crate::driver::RawEvent;
 use crate::error::{Error, Result};
@@ -19,7 +19,7 @@ pub(super) enum Order {
 
 /// Some buffers of a device, and what lies in each.
 pub(super) struct BufferSet {
-    pub(super) device: Device,
+    device: Arc<DeviceInner>,
     pub(super) count: usize,
     state: Mutex<Turns>,
 }
@@ -66,7 +66,7 @@ pub(super) enum Home {
 }
 
 impl BufferSet {
-    pub(super) fn new(device: &Device, count: usize) -> Result<BufferSet> {
+    pub(super) fn new(device: &Arc<DeviceInner>, count: usize) -> Result<BufferSet> {
         if count == 0 {
             return Err(Error::option(
                 "buffers",
@@ -81,7 +81,7 @@ impl BufferSet {
         })?;
         buffers.resize_with(count, || Buffer::Unmade);
         Ok(BufferSet {
-            device: device.clone(),
+            device: Arc::clone(device),
             count,
             state: Mutex::new(Turns {
                 layout: None,
@@ -101,12 +101,7 @@ impl BufferSet {
     ) -> Result<(Memory, usize, Vec<u64>)> {
         let (memory, index, layout) = self.find(order, sizes, waits)?;
         // SAFETY: the memory is held by the caller alone, and all of its last users' events have fired (*memory outlives its events*).
-        unsafe {
-            self.device
-                .inner
-                .driver
-                .poison(memory.address, memory.capacity)
-        };
+        unsafe { self.device.driver.poison(memory.address, memory.capacity) };
         let offsets = layout.tensors.iter().take(sizes.len());
         let addresses = offsets.map(|(offset, _)| memory.address + *offset as u64);
         let addresses = addresses.collect();
@@ -139,7 +134,7 @@ impl BufferSet {
                     }
                     Err(error) => {
                         state.buffers[index] = Buffer::Lost;
-                        self.device.inner.pool.leak(&memory);
+                        self.device.pool.leak(&memory);
                         return Err(error);
                     }
                 },
@@ -174,7 +169,7 @@ impl BufferSet {
 
     /// Takes the memory of a buffer.
     fn make(&self, index: usize, layout: Layout, waits: bool) -> Result<(Memory, usize, Layout)> {
-        let memory = self.device.inner.pool.take(layout.bytes, waits);
+        let memory = self.device.pool.take(layout.bytes, waits);
         let mut state = self.state.lock();
         match memory {
             Ok(memory) => {
@@ -194,7 +189,7 @@ impl BufferSet {
         state.buffers[index] = match pending {
             Some(pending) => Buffer::Idle(memory, pending),
             None => {
-                self.device.inner.pool.leak(&memory);
+                self.device.pool.leak(&memory);
                 Buffer::Lost
             }
         };
@@ -272,7 +267,7 @@ fn unfired(pending: Vec<RawEvent>) -> Result<Vec<RawEvent>> {
 impl Drop for BufferSet {
     /// No batch lies in any of them, for each holds the set.
     fn drop(&mut self) {
-        let pool = &self.device.inner.pool;
+        let pool = &self.device.pool;
         for buffer in std::mem::take(&mut self.state.get_mut().buffers) {
             if let Buffer::Idle(memory, pending) = buffer {
                 pool.put(memory, pending);

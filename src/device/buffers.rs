@@ -73,6 +73,7 @@ use crate::tensor::Shape;
 /// ```
 #[derive(Clone)]
 pub struct DeviceBuffers {
+    device: Device,
     set: Arc<BufferSet>,
 }
 
@@ -131,7 +132,7 @@ impl Target {
     pub(crate) fn device(&self) -> &Device {
         match &self.0 {
             Place::Pool(device) => device,
-            Place::Buffers(buffers, _) => &buffers.set.device,
+            Place::Buffers(buffers, _) => &buffers.device,
         }
     }
 
@@ -171,8 +172,10 @@ impl DeviceBuffers {
     ///
     /// [`Error::InvalidOption`](crate::Error::InvalidOption) if `count` is 0, or so large that the list of buffers exceeds the memory that the process may use.
     pub fn new(device: &Device, count: usize) -> Result<DeviceBuffers> {
-        let set = BufferSet::new(device, count)?;
-        Ok(DeviceBuffers { set: Arc::new(set) })
+        Ok(DeviceBuffers {
+            device: device.clone(),
+            set: Arc::new(BufferSet::new(&device.inner, count)?),
+        })
     }
 
     /// Returns how many there are.
@@ -184,7 +187,7 @@ impl DeviceBuffers {
 impl fmt::Debug for DeviceBuffers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("DeviceBuffers")
-            .field("device", &self.set.device)
+            .field("device", &self.device)
             .field("count", &self.set.count)
             .finish()
     }
@@ -228,16 +231,16 @@ pub(super) fn take(
     meter: Option<Arc<Meter>>,
     waits: bool,
 ) -> Result<(DeviceBlock, Vec<u64>)> {
+    let device = &target.device().inner;
     match target.buffers() {
         Some((set, order)) => {
             let (memory, index, addresses) = set.take(order, sizes, waits)?;
             let home = Home::Buffer(Arc::clone(set), index);
-            let block = DeviceBlock::new(memory, &set.device.inner, meter, home);
+            let block = DeviceBlock::new(memory, device, meter, home);
             Ok((block, addresses))
         }
         None => {
             let layout = Layout::of(sizes.iter().map(|size| size.bytes));
-            let device = &target.device().inner;
             let block = DeviceBlock::take(device, layout.bytes, meter, waits)?;
             let offsets = layout.tensors.iter();
             let addresses =

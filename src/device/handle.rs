@@ -1,10 +1,13 @@
-//! A device as users hold it.
+//! A device and its streams as users hold them.
 
 use std::fmt;
 use std::time::Duration;
 
+mod download;
+mod stream;
+
+pub use self::stream::Stream;
 use super::inner::DeviceInner;
-use super::stream::Stream;
 use crate::driver::{DeviceInfo, Driver, cpu};
 #[cfg(feature = "testing")]
 use crate::driver::{Way, cpu::Hostile};

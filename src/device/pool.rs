@@ -180,52 +180,10 @@ impl Pool {
 
     fn step(&self, size: usize, waits: bool) -> Result<PoolStep> {
         let mut state = self.state.lock();
-        // The smallest block that fits; among equal ones, the one that came back first.
-        let fits = |idle: &Idle| idle.fits(size);
-        let mut best: Option<(usize, usize)> = None;
-        // A user that is not done. Those behind it on its stream are not done either, and need not be asked for.
-        let mut late: Option<RawEvent> = None;
-        let mut index = 0;
-        while index < state.idle.len() {
-            let capacity = state.idle[index].memory.capacity;
-            if !fits(&state.idle[index]) || best.is_some_and(|(_, smallest)| capacity >= smallest) {
-                index += 1;
-                continue;
-            }
-            let fired = match planted("device memory is lent before it is free") {
-                true => Ok(true),
-                false if state.idle[index].is_behind(late.as_ref()) => Ok(false),
-                false => state.idle[index].fired(),
-            };
-            if let Ok(false) = fired {
-                late = state.idle[index].pending.last().cloned();
-            }
-            match fired {
-                Ok(true) => best = Some((index, capacity)),
-                Ok(false) => {}
-                Err(_) => {
-                    self.give_up(&mut state, index);
-                    continue;
-                }
-            }
-            if best == Some((index, size)) {
-                break;
-            }
-            index += 1;
-        }
-        if let Some((index, capacity)) = best {
-            let Idle {
-                mut memory,
-                mut pending,
-            } = state.idle.remove(index);
-            pending.clear();
-            memory.list = pending;
-            state.lend(capacity, 1);
+        if let Some(memory) = self.reuse(&mut state, size) {
             return Ok(PoolStep::Reuse(memory));
         }
-        if state.total_bytes.saturating_add(size) <= state.budget_bytes {
-            state.total_bytes += size;
-            state.lend(size, 1);
+        if state.reserve(size) {
             return Ok(PoolStep::Allocate(Vec::new()));
         }
         if !waits {
@@ -233,36 +191,26 @@ impl Pool {
             return Err(self.exhausted(size)); // also where eviction would help: freeing waits for kernels
         }
         // A block that will fit once its kernels are done is worth waiting for: freeing others waits for kernels, too.
-        let pending = |state: &PoolState, fits: &dyn Fn(&Idle) -> bool| {
-            let mut idle = state.idle.iter().filter(|idle| fits(idle));
-            idle.find_map(Idle::awaits)
-        };
-        if let Some(pending) = pending(&state, &fits) {
+        let mut fitting = state.idle.iter().filter(|idle| idle.fits(size));
+        if let Some(pending) = fitting.find_map(Idle::awaits) {
             return Ok(PoolStep::Wait(pending));
         }
         if state.held_bytes.saturating_add(size) > state.budget_bytes {
-            return Err(Error::DeviceBudget {
-                requested_bytes: size,
-                budget_bytes: state.budget_bytes,
-                held_bytes: state.held_bytes,
-                held_blocks: state.held,
-            });
+            return Err(state.exhausted(size));
         }
         self.give_up_failed(&mut state);
         let mut evicted = Vec::new();
-        while state.total_bytes.saturating_add(size) > state.budget_bytes {
+        while !state.has_room(size) {
             match state.take_one_fired() {
                 Some(memory) => evicted.push(memory),
                 None => break,
             }
         }
-        if state.total_bytes.saturating_add(size) <= state.budget_bytes {
-            state.total_bytes += size;
-            state.lend(size, 1);
+        if state.reserve(size) {
             return Ok(PoolStep::Allocate(evicted));
         }
         // Memory that was given back and that kernels still use will be free without any action of the program.
-        let event = pending(&state, &|_| true);
+        let event = state.pending();
         drop(state);
         self.free(evicted);
         match event {
@@ -271,15 +219,51 @@ impl Pool {
         }
     }
 
+    /// Lends the smallest idle block that fits and is free; among equal ones, the one that came back first.
+    fn reuse(&self, state: &mut PoolState, size: usize) -> Option<Memory> {
+        let mut best: Option<(usize, usize)> = None;
+        // A user that is not done. Those behind it on its stream are not done either, and need not be asked for.
+        let mut late: Option<RawEvent> = None;
+        let mut index = 0;
+        while index < state.idle.len() {
+            let idle = &mut state.idle[index];
+            let capacity = idle.memory.capacity;
+            if !idle.fits(size) || best.is_some_and(|(_, smallest)| capacity >= smallest) {
+                index += 1;
+                continue;
+            }
+            let fired = match planted("device memory is lent before it is free") {
+                true => Ok(true),
+                false if idle.is_behind(late.as_ref()) => Ok(false),
+                false => idle.fired(),
+            };
+            match fired {
+                Ok(true) => best = Some((index, capacity)),
+                Ok(false) => late = idle.pending.last().cloned(),
+                Err(_) => {
+                    self.give_up(state, index);
+                    continue;
+                }
+            }
+            if best == Some((index, size)) {
+                break;
+            }
+            index += 1;
+        }
+        let (index, capacity) = best?;
+        let Idle {
+            mut memory,
+            mut pending,
+        } = state.idle.remove(index);
+        pending.clear();
+        memory.list = pending;
+        state.lend(capacity, 1);
+        Some(memory)
+    }
+
     /// Leaked or abandoned memory fills the budget.
     fn exhausted(&self, size: usize) -> Error {
-        let state = self.state.lock();
-        Error::DeviceBudget {
-            requested_bytes: size,
-            budget_bytes: state.budget_bytes,
-            held_bytes: state.held_bytes,
-            held_blocks: state.held,
-        }
+        self.state.lock().exhausted(size)
     }
 
     /// Gives up a block that cannot be queried: one bad event (recorded into a graph, say) must not block all others.
@@ -378,6 +362,29 @@ impl PoolState {
             self.held_bytes += bytes;
         } else {
             self.held_bytes -= bytes;
+        }
+    }
+
+    fn has_room(&self, size: usize) -> bool {
+        self.total_bytes.saturating_add(size) <= self.budget_bytes
+    }
+
+    /// Counts a block that is to be allocated, and lent, if the budget has room for it.
+    fn reserve(&mut self, size: usize) -> bool {
+        let has_room = self.has_room(size);
+        if has_room {
+            self.total_bytes += size;
+            self.lend(size, 1);
+        }
+        has_room
+    }
+
+    fn exhausted(&self, size: usize) -> Error {
+        Error::DeviceBudget {
+            requested_bytes: size,
+            budget_bytes: self.budget_bytes,
+            held_bytes: self.held_bytes,
+            held_blocks: self.held,
         }
     }
 

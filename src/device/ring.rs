@@ -8,15 +8,16 @@
 mod idle;
 mod quota;
 mod refusal;
+mod slab;
 mod state;
 
 use self::idle::Idle;
 pub(crate) use self::quota::{Reservation, SlabQuota};
+pub(crate) use self::slab::Slab;
 pub(crate) use self::state::Kind;
 use self::state::{BlockAnswer, BlockRequest, RingState};
 use super::helpers::Helpers;
 use super::host_memory::{HostBlock, Touch, block_bytes};
-use super::slab::Slab;
 use crate::driver::Driver;
 use crate::error::Result;
 use crate::meter::Sum;
@@ -365,7 +366,7 @@ impl Ring {
     ///
     /// A page-locked block is always kept, even beyond a budget that was lowered meanwhile: unlocking would wait for
     /// kernels, and the program did not ask for that.
-    pub(super) fn put(&self, block: HostBlock, kind: Kind, stray: bool) {
+    fn put(&self, block: HostBlock, kind: Kind, stray: bool) {
         if let Some(driver) = &self.driver {
             // SAFETY: only the caller holds the block (*no access while in flight*).
             unsafe { driver.poison(block.base().as_ptr() as u64, block.capacity()) };

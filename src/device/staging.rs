@@ -8,7 +8,7 @@
 use std::collections::VecDeque;
 
 use super::inner::DeviceInner;
-use super::slab::Slab;
+use super::ring::Slab;
 use super::staged::Staged;
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;

@@ -3,10 +3,13 @@
 use std::fmt;
 use std::marker::PhantomData;
 
+mod column;
+mod download;
+mod launch;
+
 use super::block::{DeviceBlock, Uses};
-use super::handle::Device;
+use super::handle::{Device, Stream};
 use super::inner::DeviceInner;
-use super::stream::Stream;
 use crate::driver::RawEvent;
 use crate::error::Result;
 use crate::sync::Arc;
@@ -118,7 +121,7 @@ impl<T: Element> DeviceTensor<T> {
     pub fn on(&self, stream: &Stream) -> Result<Loan<'_, T>> {
         stream.check(self.inner(), "the stream")?;
         Ok(Loan {
-            id: self.uses.begin_read(stream)?,
+            id: self.uses.begin_read(stream.shared())?,
             tensor: self,
             stream: stream.clone(),
             not_send: PhantomData,
@@ -138,7 +141,7 @@ impl<T: Element> DeviceTensor<T> {
     pub fn on_mut(&mut self, stream: &Stream) -> Result<LoanMut<'_, T>> {
         stream.check(self.inner(), "the stream")?;
         Ok(LoanMut {
-            id: self.uses.begin_write(stream)?,
+            id: self.uses.begin_write(stream.shared())?,
             tensor: self,
             stream: stream.clone(),
             not_send: PhantomData,

@@ -267,6 +267,29 @@ impl Counted {
     fn timed(&self) -> Option<Arc<Meter>> {
         self.stands_for.map(|_| Arc::clone(&self.meter))
     }
+
+    /// Records the start of the copies, if their time is measured.
+    fn start(
+        &self,
+        device: &DeviceInner,
+        runs: &[CopyRun],
+        host: &[Arc<dyn Storage>],
+    ) -> Result<Option<Measured>> {
+        let Some(stands_for) = self.stands_for else {
+            return Ok(None);
+        };
+        let recorded = self.meter.subject(|| None);
+        Ok(Some(Measured {
+            start: device.driver.record(&device.h2d, true)?,
+            meter: Arc::clone(&self.meter),
+            stands_for,
+            enqueued: recorded.map(|_| {
+                let parts = runs.iter().flat_map(|run| run.parts(host));
+                let bytes = parts.map(|part| part.len() as u64).sum();
+                Enqueued::now(device.driver.name(), bytes)
+            }),
+        }))
+    }
 }
 
 impl Upload {
@@ -482,73 +505,15 @@ pub(super) fn submit(
     if runs.iter().all(|run| run.bytes == 0) {
         return Ok(None);
     }
-    let (driver, stream) = (&device.driver, &device.h2d);
-    let mut measured = None;
-    if let Some(counted) = &counted
-        && let Some(stands_for) = counted.stands_for
-    {
-        let recorded = counted.meter.subject(|| None);
-        measured = Some(Measured {
-            start: driver.record(stream, true)?,
-            meter: Arc::clone(&counted.meter),
-            stands_for,
-            enqueued: recorded.map(|_| {
-                let parts = runs.iter().flat_map(|run| run.parts(&host));
-                let bytes = parts.map(|part| part.len() as u64).sum();
-                Enqueued::now(driver.name(), bytes)
-            }),
-        });
-    }
-    let count = |bytes: usize| {
-        if let Some(Counted { meter, .. }) = &counted {
-            meter.transfers.add(1);
-            meter.transfer_bytes.add(bytes as u64);
-        }
+    let counted = counted.as_ref();
+    let measured = match counted {
+        Some(counted) => counted.start(device, runs, &host)?,
+        None => None,
     };
-    let mut staging = Staging::new(device, stream);
-    let mut copied = Ok(());
-    let mut chosen = Chosen::default();
-    for run in runs.iter().filter(|run| run.bytes > 0) {
-        let rows = run.rows(&host);
-        copied = match rows.map(|rows| (rows, rows.list())) {
-            Some((rows, RowList::Addresses(table))) => {
-                let gather = Gather {
-                    rows: table,
-                    row_bytes: rows.row_bytes(),
-                    to: run.to,
-                    is_table_locked: rows.is_list_locked(),
-                };
-                // SAFETY: the region's storage in `host` keeps the rows and their table alive until the event fires, and
-                // they are not written meanwhile (*no access while in flight*). The rest is as below.
-                unsafe { driver.gather(stream, gather) }.map(|()| count(run.bytes))
-            }
-            Some((rows, RowList::Numbers(numbers, column))) => {
-                chosen.add(rows, numbers, &**column, run.to);
-                continue;
-            }
-            _ => run.parts(&host).try_for_each(|part| {
-                let copy = RawCopy::ToDevice {
-                    from: run.base.as_ptr().wrapping_add(part.start),
-                    to: run.to + part.start as u64,
-                    bytes: part.len(),
-                };
-                // SAFETY: the run lies in one allocation, which `host` keeps alive until the event fires and which is
-                // not written while an `Arc` of its storage is held (*no access while in flight*). The last users of the
-                // pool's memory are done, and the caller's tensors reach it only after the event.
-                unsafe { staging.copy(copy, run.is_pinned) }.map(|_| count(part.len()))
-            }),
-        };
-        if copied.is_err() {
-            break;
-        }
-    }
-    if copied.is_ok() {
-        // SAFETY: `host` keeps the numbers until the event fires. The tables' memory is not reused before: it is free behind an event that
-        // is recorded when the last holder of a column drops it, on this stream or on one that waits for this one (`table::let_go`). That
-        // is later, for `host` holds the columns until then. The rest is as above.
-        copied = unsafe { chosen.enqueue(device, counted.as_ref().map(|counted| &*counted.meter)) };
-    }
-    drop(chosen);
+    let mut staging = Staging::new(device, &device.h2d);
+    // SAFETY: the flight below keeps `host` until its event fires, or it is leaked (*no access while in flight*); tables are let go of
+    // behind it. The last users of the targets are done, and the caller's tensors reach them only after the event.
+    let copied = unsafe { enqueue(device, runs, &host, &mut staging, counted) };
     let tables: Vec<Arc<dyn Storage>> = tables_out_of(&mut host);
     host.extend(staging.hold());
     let flight = device.add_flight(Lane::Upload, host, measured);
@@ -567,6 +532,68 @@ pub(super) fn submit(
             Err(copied.err().unwrap_or(error))
         }
     }
+}
+
+/// Enqueues the copies, and kernels where the device takes the rows itself. If it fails, some of them may be under way.
+///
+/// # Safety
+///
+/// The storages in `host` must be kept until an event has fired that is recorded on the stream behind this. (Of rows of a table, that is
+/// their list. The table goes to [`table::let_go`], with that event.) The targets reach no other user before.
+unsafe fn enqueue(
+    device: &DeviceInner,
+    runs: &[CopyRun],
+    host: &[Arc<dyn Storage>],
+    staging: &mut Staging<'_>,
+    counted: Option<&Counted>,
+) -> Result<()> {
+    let (driver, stream) = (&device.driver, &device.h2d);
+    let meter = counted.map(|counted| &*counted.meter);
+    let count = |bytes: usize| {
+        if let Some(meter) = meter {
+            meter.transfers.add(1);
+            meter.transfer_bytes.add(bytes as u64);
+        }
+    };
+    let mut chosen = Chosen::default();
+    for run in runs.iter().filter(|run| run.bytes > 0) {
+        let rows = run.rows(host);
+        match rows.map(|rows| (rows, rows.list())) {
+            Some((rows, RowList::Addresses(table))) => {
+                let gather = Gather {
+                    rows: table,
+                    row_bytes: rows.row_bytes(),
+                    to: run.to,
+                    is_table_locked: rows.is_list_locked(),
+                };
+                // SAFETY: the region's storage in `host` keeps the rows and their table alive until the event fires, and
+                // they are not written meanwhile (*no access while in flight*). The rest is as below.
+                unsafe { driver.gather(stream, gather) }?;
+                count(run.bytes);
+            }
+            Some((rows, RowList::Numbers(numbers, column))) => {
+                chosen.add(rows, numbers, &**column, run.to);
+            }
+            _ => {
+                for part in run.parts(host) {
+                    let copy = RawCopy::ToDevice {
+                        from: run.base.as_ptr().wrapping_add(part.start),
+                        to: run.to + part.start as u64,
+                        bytes: part.len(),
+                    };
+                    // SAFETY: the run lies in one allocation, which `host` keeps alive until the event fires and which is
+                    // not written while an `Arc` of its storage is held (*no access while in flight*). The last users of the
+                    // pool's memory are done, and the caller's tensors reach it only after the event.
+                    unsafe { staging.copy(copy, run.is_pinned) }?;
+                    count(part.len());
+                }
+            }
+        }
+    }
+    // SAFETY: `host` keeps the numbers until the event fires. The tables' memory is not reused before: it is free behind an event that
+    // is recorded when the last holder of a column drops it, on this stream or on one that waits for this one (`table::let_go`). That
+    // is later, for the caller holds the columns until then. The rest is as above.
+    unsafe { chosen.enqueue(device, meter) }
 }
 
 /// The tensors of tables, whose places the lists take that say which rows they have.

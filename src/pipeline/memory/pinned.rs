@@ -3,7 +3,7 @@
 use super::Memory;
 use super::early::Early;
 use crate::batch::Batch;
-use crate::device::{Coming, Kind, Ring, Slab, SlabQuota, block_bytes};
+use crate::device::{ByteBudget, BytePermit, Coming, Kind, Ring, Slab, SlabQuota, block_bytes};
 use crate::error::{Error, Result};
 use crate::meter::Activity;
 use crate::pipeline::epoch::EpochContext;
@@ -12,7 +12,7 @@ use crate::pipeline::schedule::{TaskId, Want};
 use crate::pipeline::shared::report::Then;
 use crate::pipeline::traits::{Build, Failed};
 use crate::sync::log;
-use crate::sync::{Instant, Ordering, planted};
+use crate::sync::{Arc, Instant, Ordering, planted};
 use crate::trace::span;
 
 /// What happens to a task for which the ring has no slab now.
@@ -106,6 +106,27 @@ impl<B: Batch> Memory<B> {
         Ok(Then::Nothing)
     }
 
+    /// A share of the byte budget for so many bytes. If it has no room, a task gets one all the same for which the consumer is blocked, unless
+    /// something `is_coming` home.
+    fn permit(
+        &self,
+        byte_budget: &Arc<ByteBudget>,
+        context: &EpochContext,
+        bytes: usize,
+        want: Want,
+        is_coming: bool,
+    ) -> Option<Arc<BytePermit>> {
+        let reserved = bytes.saturating_mul(want.reserve);
+        let try_permit = || byte_budget.try_permit(bytes, reserved, &context.meter);
+        let permit = try_permit().or_else(|| {
+            byte_budget.miss();
+            self.settle_others(context.device);
+            try_permit()
+        });
+        let goes_beyond = want.is_blocked && !is_coming;
+        permit.or_else(|| goes_beyond.then(|| byte_budget.permit(bytes, &context.meter)))
+    }
+
     /// Takes a slab from the device's ring, after bringing home those of finished copies. The error: there is none now, and what will
     /// bring one home.
     fn take(&self, pinning: &Pinning, context: &EpochContext, want: Want) -> Result<Slab, Coming> {
@@ -143,20 +164,11 @@ impl<B: Batch> Memory<B> {
             None => None,
             Some(byte_budget) => {
                 let bytes = block_bytes(largest).unwrap_or(usize::MAX);
-                let reserved = bytes.saturating_mul(want.reserve);
-                let try_permit = || byte_budget.try_permit(bytes, reserved, &context.meter);
-                let permit = try_permit().or_else(|| {
-                    byte_budget.miss();
-                    self.settle_others(context.device);
-                    try_permit()
-                });
-                match (permit, &coming) {
-                    (None, Coming::Nothing) if want.is_blocked => {
-                        Some(byte_budget.permit(bytes, &context.meter))
-                    }
-                    (None, Coming::Nothing) => return Err(self.coming_elsewhere(context.device)),
-                    (None, _) => return Err(coming),
-                    (permit, _) => permit,
+                let is_coming = !matches!(coming, Coming::Nothing);
+                match self.permit(byte_budget, context, bytes, want, is_coming) {
+                    Some(permit) => Some(permit),
+                    None if is_coming => return Err(coming),
+                    None => return Err(self.coming_elsewhere(context.device)),
                 }
             }
         };

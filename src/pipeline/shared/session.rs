@@ -157,7 +157,9 @@ impl<B: 'static> Session<B> {
                 let epoch = self.schedule.epoch(context.epoch_entry)?;
                 let offload = epoch.offload();
                 let Some(stream) = epoch.stream.take() else {
-                    unreachable!("a task is opened for the worker that pulls next, and the stream is back");
+                    unreachable!(
+                        "a task is opened for the worker that pulls next, and the stream is back"
+                    );
                 };
                 Some(Job::Pull {
                     context,

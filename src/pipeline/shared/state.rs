@@ -9,6 +9,7 @@ use super::sessions::Sessions;
 use super::sizing::{ActiveWorkers, WorkerSizing};
 use super::workers::{Assignment, WorkerSlot};
 use crate::device::ByteBudget;
+use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::shard::DeviceShard;
 use crate::pipeline::schedule::{Claimant, Schedule, TaskId};
 use crate::pipeline::traits::{EpochHandle, Factory};
@@ -131,6 +132,13 @@ impl<B: 'static> State<B> {
 
     pub(crate) fn session(&mut self, key: u64) -> Option<&mut Session<B>> {
         self.sessions.get(key)
+    }
+
+    /// The context of an open task; `None` if the task is gone, and not wanted any more.
+    pub(crate) fn context_of(&mut self, session: u64, task: TaskId) -> Option<Arc<EpochContext>> {
+        let session = self.session(session)?;
+        let is_open = session.schedule.holds(task);
+        is_open.then(|| session.context(task))
     }
 
     /// Appends an epoch to a session; returns the id of its entry. `is_reached`: the consumer is there already.

@@ -1,8 +1,12 @@
 //! The consumer's side: it gets the tasks of its epoch in order.
 
 use std::task::Poll;
+use std::time::Duration;
 
+use super::decoded::Awaited;
+use super::late::{first_due, has_late};
 use super::pipeline::Pipeline;
+use super::watchdog::Stall;
 use crate::batch::Batch;
 use crate::device::HeldOff;
 use crate::pipeline::epoch::EpochContext;
@@ -80,6 +84,20 @@ enum Found<B> {
     NoTime,
     /// A decoder works on what comes next, and all else that may be open is made.
     Nothing,
+}
+
+/// What the consumer that waits does next.
+enum Due<B> {
+    /// Workers are late that have had this long for a sample.
+    Workers(Duration),
+    /// A device's decoder is late with a task.
+    Decoder(Awaited<B>),
+    /// The log is to say what is waited for.
+    Line(Stall),
+    /// Nothing until then; `None`: nothing at any time.
+    Later(Option<Instant>),
+    /// Its patience has ended.
+    Leave,
 }
 
 /// For how long the consumer has waited for a task, by one call or by several.
@@ -191,25 +209,14 @@ impl<B: Batch> Pipeline<B> {
                 let session = sessions.session(handle.session);
                 waiting.ready = session.map(|session| session.schedule.ready_batches());
             }
-            match Self::poll(sessions, deferred, handle, taken, asking.window) {
+            let polled = Self::poll(sessions, deferred, handle, taken, asking.window);
+            self.leave_room(&polled, sessions, deferred, handle, asking);
+            match polled {
                 Polled::Ready(delivered) => {
-                    if options.is_auto {
-                        sessions.watch(handle);
-                    }
-                    let wakes = has_workers && !asking.is_for_device();
-                    deferred.wake_workers = wakes && !planted("room wakes no worker");
                     return Poll::Ready(Some(NextTask::Delivered(delivered)));
                 }
-                Polled::ToSend(group) => {
-                    // It may wait for device memory or a copy, and workers should not wait with it.
-                    deferred.wake_workers = has_workers;
-                    return Poll::Ready(Some(NextTask::ToSend(group)));
-                }
-                Polled::Over => {
-                    // What was taken last is no longer ahead, so there is room for the next epoch.
-                    deferred.wake_workers = has_workers;
-                    return Poll::Ready(None);
-                }
+                Polled::ToSend(group) => return Poll::Ready(Some(NextTask::ToSend(group))),
+                Polled::Over => return Poll::Ready(None),
                 Polled::Unplanned => {
                     drop(state);
                     self.keep_on_host(handle);
@@ -246,49 +253,96 @@ impl<B: Batch> Pipeline<B> {
                 deferred.wake_workers = has_workers;
                 has_told = true;
             }
-            let now = Instant::now();
-            let since = *waiting.since.get_or_insert(asking.at);
-            if let Some(timeout) = options.timeout
-                && state.has_late(timeout, now, retries)
-            {
-                drop(state);
-                let replaced = self.replace_late(timeout);
-                retries = replaced.is_err_and(|why| self.fail_next(handle, &why));
-                state = self.lock();
-                continue;
+            match self.due(&mut state, handle, asking, waiting, retries) {
+                Due::Leave => return Poll::Pending,
+                Due::Later(end) => {
+                    state.wait_until(&handle.task_ready, end);
+                    retries = true;
+                    continue;
+                }
+                // What is late is dealt with without the lock.
+                Due::Workers(timeout) => {
+                    drop(state);
+                    let replaced = self.replace_late(timeout);
+                    retries = replaced.is_err_and(|why| self.fail_next(handle, &why));
+                }
+                Due::Decoder(awaited) => {
+                    drop(state);
+                    self.give_up_decoding(awaited);
+                }
+                Due::Line(stall) => {
+                    drop(state);
+                    self.say(stall);
+                }
             }
-            let session = state.session(handle.session).map(|(session, _)| session);
-            let awaited = session.and_then(|session| session.awaits_decoder(options.timeout));
-            let decoded_by = awaited.as_ref().map(|awaited| awaited.due);
-            if let Some(awaited) = awaited.filter(|awaited| awaited.due <= now) {
-                drop(state);
-                self.give_up_decoding(awaited);
-                state = self.lock();
-                continue;
-            }
-            let log_lines = waiting.log_lines.saturating_add(1);
-            let pause = options
-                .patience
-                .map(|pause| pause.saturating_mul(log_lines));
-            let session_due = pause.and_then(|pause| since.checked_add(pause));
-            let Some(end) = asking.patience.end(now) else {
-                return Poll::Pending;
-            };
-            if session_due.is_some_and(|due| due <= now) {
-                waiting.log_lines = log_lines;
-                let stall = state.stall(handle, now, since);
-                drop(state);
-                self.say(stall);
-                state = self.lock();
-                continue;
-            }
-            let timeout = options.timeout;
-            let late = timeout.and_then(|timeout| state.first_due(timeout, now));
-            let ends = [end, session_due, late, decoded_by];
-            let end = ends.into_iter().flatten().min();
-            state.wait_until(&handle.task_ready, end);
-            retries = true;
+            state = self.lock();
         }
+    }
+
+    /// The consumer comes back with what it found: workers are woken that can use the room.
+    fn leave_room(
+        &self,
+        polled: &Polled<B>,
+        state: &mut State<B>,
+        deferred: &mut Deferred<B>,
+        handle: &EpochHandle,
+        asking: Asking,
+    ) {
+        let options = self.options();
+        let has_workers = options.workers > 0;
+        deferred.wake_workers = match polled {
+            Polled::Ready(_) => {
+                if options.is_auto {
+                    state.watch(handle);
+                }
+                has_workers && !asking.is_for_device() && !planted("room wakes no worker")
+            }
+            // To send may be to wait for device memory or a copy, and workers should not wait with the consumer.
+            Polled::ToSend(_) => has_workers,
+            // What was taken last is no longer ahead, so there is room for the next epoch.
+            Polled::Over => has_workers,
+            Polled::NotYet | Polled::Unplanned => return,
+        };
+    }
+
+    /// What is late where the consumer waits, or until when nothing is. `retries`: slots of workers that could not be filled are tried again.
+    fn due(
+        &self,
+        state: &mut State<B>,
+        handle: &EpochHandle,
+        asking: Asking,
+        waiting: &mut Waiting,
+        retries: bool,
+    ) -> Due<B> {
+        let options = self.options();
+        let now = Instant::now();
+        let since = *waiting.since.get_or_insert(asking.at);
+        if let Some(timeout) = options.timeout
+            && has_late(&state.slots, timeout, now, retries)
+        {
+            return Due::Workers(timeout);
+        }
+        let session = state.session(handle.session);
+        let awaited = session.and_then(|session| Awaited::first(session, options.timeout));
+        let decoded_by = awaited.as_ref().map(|awaited| awaited.due);
+        if let Some(awaited) = awaited.filter(|awaited| awaited.due <= now) {
+            return Due::Decoder(awaited);
+        }
+        let Some(end) = asking.patience.end(now) else {
+            return Due::Leave;
+        };
+        let log_lines = waiting.log_lines.saturating_add(1);
+        let pause = options.patience;
+        let pause = pause.map(|pause| pause.saturating_mul(log_lines));
+        let line_due = pause.and_then(|pause| since.checked_add(pause));
+        if line_due.is_some_and(|due| due <= now) {
+            waiting.log_lines = log_lines;
+            return Due::Line(Stall::of(state, handle, now, since));
+        }
+        let timeout = options.timeout;
+        let late = timeout.and_then(|timeout| first_due(&state.slots, timeout, now));
+        let ends = [end, line_due, late, decoded_by];
+        Due::Later(ends.into_iter().flatten().min())
     }
 
     /// What a consumer without workers does next: a job, or getting a task its slab. While a decoder works on the next task, it loads what is

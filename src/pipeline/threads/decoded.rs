@@ -27,16 +27,16 @@ pub(crate) struct Awaited<B> {
     pub(crate) due: Instant,
 }
 
-impl<B: Batch> Session<B> {
+impl<B: Batch> Awaited<B> {
     /// The task of the session that is at a device's decoder for longest, if that has a time limit.
-    pub(crate) fn awaits_decoder(&mut self, timeout: Option<Duration>) -> Option<Awaited<B>> {
+    pub(crate) fn first(session: &mut Session<B>, timeout: Option<Duration>) -> Option<Awaited<B>> {
         let timeout = timeout?;
-        let sent = self.schedule.tasks_being_sent();
+        let sent = session.schedule.tasks_being_sent();
         let decoded = sent.filter_map(|(task, data)| Some((task, data, data.decoding_since?)));
         let first = decoded.min_by_key(|(.., handed_over)| *handed_over);
         let (task, context, handed_over) = first
             .map(|(task, data, handed_over)| (task, Arc::clone(&data.context), handed_over))?;
-        let queue = self.queue(context.epoch_entry)?;
+        let queue = session.queue(context.epoch_entry)?;
         let since = begun(queue.device(), handed_over);
         Some(Awaited {
             due: since.checked_add(timeout)?,

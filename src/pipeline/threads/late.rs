@@ -19,7 +19,7 @@ use crate::pipeline::schedule::{Claimant, Loaded, TaskId};
 use crate::pipeline::shared::report::{Step, StepReport};
 use crate::pipeline::shared::session::Job;
 use crate::pipeline::shared::state::{Requeued, State};
-use crate::pipeline::shared::workers::{Assignment, What};
+use crate::pipeline::shared::workers::{Assignment, What, WorkerSlot};
 use crate::pipeline::traits::{EpochHandle, Failed};
 use crate::pipeline::worker_status::{Doing, Seen, WorkerStatus};
 use crate::sync::log;
@@ -42,75 +42,15 @@ struct Overdue {
     context: Arc<EpochContext>,
 }
 
-impl<B: Batch> State<B> {
-    /// When the consumer that waits looks again: when the first worker will be late, or the earliest time at which one could be.
-    pub(crate) fn first_due(&self, timeout: Duration, now: Instant) -> Option<Instant> {
-        let seen = self.slots.iter().filter_map(|one| one.status.look(now));
-        let left = seen.filter_map(|seen| seen.left(timeout));
-        now.checked_add(left.min().unwrap_or(timeout))
-    }
-
-    /// Whether there are workers to give up, or (`retries`) slots to fill.
-    pub(crate) fn has_late(&self, timeout: Duration, now: Instant, retries: bool) -> bool {
-        self.slots.iter().any(|one| {
-            let seen = one.status.look(now);
-            retries && one.is_vacant || seen.is_some_and(|seen| seen.is_late(timeout))
-        })
-    }
-
-    /// Gives up all workers that are late. Returns their slots, and the tasks that only the caller is left to report on.
-    fn give_up_late(&mut self, timeout: Duration, began: Instant) -> (Vec<Vacancy>, Vec<Overdue>) {
-        let (mut vacancies, mut overdue) = (Vec::new(), Vec::new());
-        let now = Instant::now();
-        for number in 0..self.slots.len() {
-            let status = &self.slots[number].status;
-            let seen = status.look(now).filter(|seen| seen.is_late(timeout));
-            let Some(seen) = seen.filter(|_| status.give_up()) else {
-                continue;
-            };
-            let new = WorkerStatus::new(number, began, true);
-            let before = Some(Arc::clone(status));
-            self.slots[number].status = Arc::clone(&new);
-            let assignment = self.slots[number].assignment.take();
-            vacancies.push(Vacancy {
-                before,
-                has_first_job: assignment
-                    .as_ref()
-                    .is_some_and(|assignment| assignment.late.is_none()),
-                status: Arc::clone(&new),
-            });
-            let Some(mut assignment) = assignment else {
-                continue;
-            };
-            if let Some(seen) = assignment.late {
-                // It was to describe the sample of another worker, and that hangs as well.
-                if !planted("a description that hangs is waited for") {
-                    overdue.extend(self.overdue(assignment, seen, new.name()));
-                }
-                continue;
-            }
-            if let What::Solo { tasks } = &mut assignment.what {
-                // Other workers make the rest of its run.
-                let rest = tasks.start + 1..tasks.end;
-                tasks.end = rest.start;
-                if !rest.is_empty() && !planted("a run is lost with its worker") {
-                    self.requeued
-                        .push_back((assignment.session, Requeued::OfRun(rest)));
-                }
-            }
-            new.enter(Doing::Describing, seen.row);
-            new.since(now);
-            assignment.late = Some(seen);
-            self.slots[number].assignment = Some(assignment);
-        }
-        (vacancies, overdue)
-    }
-
+impl Overdue {
     /// `None`: the task is gone, and no report is waited for.
-    fn overdue(&mut self, assignment: Assignment, seen: Seen, worker: String) -> Option<Overdue> {
-        let session = self.session(assignment.session)?;
-        let is_open = session.schedule.holds(assignment.task());
-        let context = is_open.then(|| session.context(assignment.task()))?;
+    fn of<B: Batch>(
+        state: &mut State<B>,
+        assignment: Assignment,
+        seen: Seen,
+        worker: String,
+    ) -> Option<Overdue> {
+        let context = state.context_of(assignment.session, assignment.task())?;
         Some(Overdue {
             assignment,
             seen,
@@ -118,6 +58,79 @@ impl<B: Batch> State<B> {
             context,
         })
     }
+}
+
+/// When the consumer that waits looks again: when the first worker will be late, or the earliest time at which one could be.
+pub(crate) fn first_due(slots: &[WorkerSlot], timeout: Duration, now: Instant) -> Option<Instant> {
+    let seen = slots.iter().filter_map(|one| one.status.look(now));
+    let left = seen.filter_map(|seen| seen.left(timeout));
+    now.checked_add(left.min().unwrap_or(timeout))
+}
+
+/// Whether there are workers to give up, or (`retries`) slots to fill.
+pub(crate) fn has_late(
+    slots: &[WorkerSlot],
+    timeout: Duration,
+    now: Instant,
+    retries: bool,
+) -> bool {
+    slots.iter().any(|one| {
+        let seen = one.status.look(now);
+        retries && one.is_vacant || seen.is_some_and(|seen| seen.is_late(timeout))
+    })
+}
+
+/// Gives up all workers that are late. Returns their slots, and the tasks that only the caller is left to report on.
+fn give_up_late<B: Batch>(
+    state: &mut State<B>,
+    timeout: Duration,
+    began: Instant,
+) -> (Vec<Vacancy>, Vec<Overdue>) {
+    let (mut vacancies, mut overdue) = (Vec::new(), Vec::new());
+    let now = Instant::now();
+    for number in 0..state.slots.len() {
+        let status = &state.slots[number].status;
+        let seen = status.look(now).filter(|seen| seen.is_late(timeout));
+        let Some(seen) = seen.filter(|_| status.give_up()) else {
+            continue;
+        };
+        let new = WorkerStatus::new(number, began, true);
+        let before = Some(Arc::clone(status));
+        state.slots[number].status = Arc::clone(&new);
+        let assignment = state.slots[number].assignment.take();
+        vacancies.push(Vacancy {
+            before,
+            has_first_job: assignment
+                .as_ref()
+                .is_some_and(|assignment| assignment.late.is_none()),
+            status: Arc::clone(&new),
+        });
+        let Some(mut assignment) = assignment else {
+            continue;
+        };
+        if let Some(seen) = assignment.late {
+            // It was to describe the sample of another worker, and that hangs as well.
+            if !planted("a description that hangs is waited for") {
+                overdue.extend(Overdue::of(state, assignment, seen, new.name()));
+            }
+            continue;
+        }
+        if let What::Solo { tasks } = &mut assignment.what {
+            // Other workers make the rest of its run.
+            let rest = tasks.start + 1..tasks.end;
+            tasks.end = rest.start;
+            if !rest.is_empty() && !planted("a run is lost with its worker") {
+                state
+                    .requeued
+                    .push_back((assignment.session, Requeued::OfRun(rest)));
+            }
+        }
+        new.enter(Doing::Describing, seen.row);
+        new.since(now);
+        assignment.late = Some(seen);
+        state.slots[number].assignment = Some(assignment);
+    }
+    (vacancies, overdue)
 }
 
 impl<B: Batch> Pipeline<B> {
@@ -128,7 +141,7 @@ impl<B: Batch> Pipeline<B> {
         let (vacancies, overdue) = {
             let mut state = self.lock();
             let (state, deferred) = state.split();
-            let (mut vacancies, overdue) = state.give_up_late(timeout, self.began);
+            let (mut vacancies, overdue) = give_up_late(state, timeout, self.began);
             let empty = state.slots.iter_mut().filter(|one| one.is_vacant);
             vacancies.extend(empty.map(|one| {
                 one.is_vacant = false; // or it will be again
@@ -182,7 +195,7 @@ impl<B: Batch> Pipeline<B> {
             let assignment = slot.assignment.take();
             assignment.and_then(|assignment| {
                 let seen = assignment.late?;
-                state.overdue(assignment, seen, status.name())
+                Overdue::of(&mut state, assignment, seen, status.name())
             })
         };
         if let Some(overdue) = overdue {
@@ -200,7 +213,7 @@ impl<B: Batch> Pipeline<B> {
             let assignment = state.slots[status.number()].assignment.clone();
             let overdue = assignment.and_then(|assignment| {
                 let seen = assignment.late?;
-                state.overdue(assignment, seen, status.name())
+                Overdue::of(&mut state, assignment, seen, status.name())
             });
             if overdue.is_none() {
                 state.takes_on(status, None);

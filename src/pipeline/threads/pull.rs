@@ -13,7 +13,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use super::pipeline::Pipeline;
 use crate::batch::Batch;
 use crate::error::drop_each;
-use crate::error::{Error, panic_message};
+use crate::error::{Error, Result, panic_message};
 use crate::iterable::{Watcher, watched};
 use crate::meter::Activity;
 use crate::pipeline::epoch::{EpochContext, EpochKey};
@@ -35,6 +35,28 @@ fn watcher(status: &WorkerStatus, context: &Arc<EpochContext>) -> Option<Watcher
     }))
 }
 
+/// Runs the program's code that gives the items. What it panics with is an error.
+fn pull_items<B>(
+    stream: &mut dyn Pull<B>,
+    status: &WorkerStatus,
+    context: &Arc<EpochContext>,
+    task: TaskId,
+    offload: Offload,
+) -> Result<Option<Pulled<B>>> {
+    let place = context.place(task);
+    // Unwind safety: a stream that panicked is not asked again.
+    let pull = AssertUnwindSafe(|| stream.pull(context, place, offload));
+    let _bar = context.bar(Activity::Pull, task);
+    let pulled = watched(watcher(status, context), || catch_unwind(pull));
+    pulled.unwrap_or_else(|payload| {
+        Err(Error::IterablePanicked {
+            epoch: context.epoch,
+            batch: place.batch,
+            message: panic_message(payload),
+        })
+    })
+}
+
 impl<B: Batch> Pipeline<B> {
     /// Pulls the items of a task, and lets all workers load them.
     pub(crate) fn pull(
@@ -49,34 +71,32 @@ impl<B: Batch> Pipeline<B> {
         status.enter(Doing::Pulling, 0);
         let start = Instant::now();
         status.since(start);
-        let place = context.place(task);
-        // Unwind safety: a stream that panicked is not asked again.
-        let pull = AssertUnwindSafe(|| stream.pull(context, place, offload));
-        let bar = context.bar(Activity::Pull, task);
-        let pulled = watched(watcher(status, context), || catch_unwind(pull));
-        let pulled = pulled.unwrap_or_else(|payload| {
-            Err(Error::IterablePanicked {
-                epoch: context.epoch,
-                batch: place.batch,
-                message: panic_message(payload),
-            })
-        });
-        drop(bar);
+        let pulled = pull_items(&mut *stream, status, context, task, offload);
         let has_left = status.leave();
         if has_left {
             context.meter.pulling_ns.add_since(start);
         }
-        let pulled = match pulled {
-            Ok(pulled) if has_left => pulled,
+        match pulled {
+            Ok(pulled) if has_left => self.note_pulled(context, task, pulled, stream),
+            Err(error) if has_left => {
+                drop_each([stream]);
+                self.fail_pull(context, task, error);
+            }
             pulled => {
                 drop_each([stream]);
-                match pulled {
-                    Err(error) if has_left => self.fail_pull(context, task, error),
-                    pulled => drop_each([pulled]),
-                }
-                return;
+                drop_each([pulled]);
             }
-        };
+        }
+    }
+
+    /// Gives a task the items that were pulled for it, and the stream back to its epoch. `None`: there are none left, so the task goes.
+    fn note_pulled(
+        &self,
+        context: &EpochContext,
+        task: TaskId,
+        pulled: Option<Pulled<B>>,
+        stream: Box<dyn Pull<B>>,
+    ) {
         let mut stream = Some(stream);
         let mut state = self.lock();
         let Some((session, deferred)) = state.session_of(context, task) else {

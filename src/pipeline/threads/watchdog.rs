@@ -34,49 +34,6 @@ struct Busy {
     task: Option<(Place, Arc<EpochContext>)>,
 }
 
-impl<B: Batch> State<B> {
-    /// What the consumer of this handle waits for, since then.
-    pub(crate) fn stall(&mut self, handle: &EpochHandle, now: Instant, since: Instant) -> Stall {
-        let (mut busy, mut idle) = (Vec::new(), 0);
-        for number in 0..self.slots.len() {
-            let slot = &self.slots[number];
-            let (worker, assignment) = (slot.status.name(), slot.assignment.clone());
-            match slot.status.look(now) {
-                Some(seen) => busy.push(Busy {
-                    worker,
-                    seen,
-                    task: assignment
-                        .and_then(|assignment| self.place(assignment.session, assignment.task())),
-                }),
-                None => idle += 1,
-            }
-        }
-        let session = self.session(handle.session);
-        let first =
-            session.map(|session| (session.schedule.first(), session.schedule.state_of_first()));
-        let (task, state) = first.unwrap_or((TaskId(0), "is gone"));
-        Stall {
-            waited: now.saturating_duration_since(since),
-            epoch: handle.start.epoch,
-            batch: self
-                .place(handle.session, task)
-                .map(|(place, _)| place.batch),
-            state,
-            busy,
-            idle,
-        }
-    }
-
-    fn place(&mut self, session: u64, task: TaskId) -> Option<(Place, Arc<EpochContext>)> {
-        let session = self.session(session)?;
-        let context = session
-            .schedule
-            .holds(task)
-            .then(|| session.context(task))?;
-        Some((context.place(task), context))
-    }
-}
-
 impl<B: Batch> Pipeline<B> {
     /// Writes the line. A thread of its own does so, because the data set is asked to describe samples, and that may hang as they do.
     pub(crate) fn say(&self, stall: Stall) {
@@ -97,6 +54,45 @@ impl<B: Batch> Pipeline<B> {
 }
 
 impl Stall {
+    /// What the consumer of this handle waits for, since then.
+    pub(crate) fn of<B: Batch>(
+        state: &mut State<B>,
+        handle: &EpochHandle,
+        now: Instant,
+        since: Instant,
+    ) -> Stall {
+        let (mut busy, mut idle) = (Vec::new(), 0);
+        for number in 0..state.slots.len() {
+            let slot = &state.slots[number];
+            let (worker, assignment) = (slot.status.name(), slot.assignment.clone());
+            match slot.status.look(now) {
+                Some(seen) => busy.push(Busy {
+                    worker,
+                    seen,
+                    task: assignment.and_then(|assignment| {
+                        let task = assignment.task();
+                        let context = state.context_of(assignment.session, task)?;
+                        Some((context.place(task), context))
+                    }),
+                }),
+                None => idle += 1,
+            }
+        }
+        let session = state.session(handle.session);
+        let first =
+            session.map(|session| (session.schedule.first(), session.schedule.state_of_first()));
+        let (task, state_of_first) = first.unwrap_or((TaskId(0), "is gone"));
+        let context = state.context_of(handle.session, task);
+        Stall {
+            waited: now.saturating_duration_since(since),
+            epoch: handle.start.epoch,
+            batch: context.map(|context| context.place(task).batch),
+            state: state_of_first,
+            busy,
+            idle,
+        }
+    }
+
     fn log_line(&self, describe: impl Fn(Place, &EpochContext, Seen) -> Option<String>) -> String {
         let mut session = match self.batch {
             Some(batch) => format!("batch {batch} of epoch {}", self.epoch),

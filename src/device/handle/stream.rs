@@ -2,11 +2,11 @@
 
 use std::fmt;
 
-use super::handle::Device;
-use super::inner::DeviceInner;
+use super::Device;
+use crate::device::inner::DeviceInner;
 use crate::driver::RawStream;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
 
 /// A stream of a device: work that runs in order. Cloning it clones a reference to the same stream.
 ///
@@ -27,40 +27,32 @@ use crate::sync::{Arc, Weak};
 /// # Ok::<(), pinfeed::Error>(())
 /// ```
 #[derive(Clone)]
-pub struct Stream(Arc<Inner>);
-
-struct Inner {
-    raw: RawStream,
+pub struct Stream {
+    raw: Arc<RawStream>,
     device: Arc<DeviceInner>,
-}
-
-/// Tells a stream from others without keeping it.
-pub(super) struct WeakStream(Weak<Inner>);
-
-impl WeakStream {
-    /// Whether it is this object. (Another one may name the same stream.)
-    pub(super) fn is(&self, stream: &Stream) -> bool {
-        std::ptr::eq(self.0.as_ptr(), Arc::as_ptr(&stream.0)) // no other has its address while `self` lives
-    }
 }
 
 impl Stream {
     pub(crate) fn new(raw: RawStream, device: Arc<DeviceInner>) -> Stream {
-        Stream(Arc::new(Inner { raw, device }))
+        Stream {
+            raw: Arc::new(raw),
+            device,
+        }
     }
 
     pub(crate) fn raw(&self) -> &RawStream {
-        &self.0.raw
+        &self.raw
     }
 
-    pub(super) fn downgrade(&self) -> WeakStream {
-        WeakStream(Arc::downgrade(&self.0))
+    /// The same, to be kept beyond the call.
+    pub(in crate::device) fn shared(&self) -> &Arc<RawStream> {
+        &self.raw
     }
 
     /// The device that the stream belongs to.
     pub fn device(&self) -> Device {
         Device {
-            inner: Arc::clone(&self.0.device),
+            inner: Arc::clone(&self.device),
         }
     }
 
@@ -72,7 +64,7 @@ impl Stream {
     /// earlier work.
     pub fn synchronize(&self) -> Result<()> {
         self.check_thread()?;
-        self.0.device.driver.synchronize(&self.0.raw)
+        self.device.driver.synchronize(&self.raw)
     }
 
     /// Makes this stream's later work wait for all work that `other` holds now. The host does not wait.
@@ -83,9 +75,9 @@ impl Stream {
     /// default stream, [`Error::Device`] if the device failed.
     pub fn wait_for(&self, other: &Stream) -> Result<()> {
         self.check_thread()?;
-        other.check(&self.0.device, "the stream that is waited for")?;
-        let driver = &self.0.device.driver;
-        driver.stream_wait(&self.0.raw, &driver.record(&other.0.raw, false)?)
+        other.check(&self.device, "the stream that is waited for")?;
+        let driver = &self.device.driver;
+        driver.stream_wait(&self.raw, &driver.record(&other.raw, false)?)
     }
 
     /// Enqueues a function that runs on the host, in the stream's order.
@@ -101,20 +93,24 @@ impl Stream {
     /// [`Error::WrongThread`] if it is another thread's default stream, [`Error::Device`] if the device failed.
     pub fn host_fn(&self, f: impl FnOnce() + Send + 'static) -> Result<()> {
         self.check_thread()?;
-        self.0.device.driver.host_fn(&self.0.raw, Box::new(f))
+        self.device.driver.host_fn(&self.raw, Box::new(f))
     }
 
     /// Checks that the stream is of this device and may be used on this thread.
-    pub(super) fn check(&self, device: &Arc<DeviceInner>, what: &'static str) -> Result<()> {
-        if !self.0.device.driver.same_device(&device.driver) {
-            return Err(self.0.device.is_not(device, what));
+    pub(in crate::device) fn check(
+        &self,
+        device: &Arc<DeviceInner>,
+        what: &'static str,
+    ) -> Result<()> {
+        if !self.device.driver.same_device(&device.driver) {
+            return Err(self.device.is_not(device, what));
         }
         self.check_thread()
     }
 
     /// The handle of a per-thread default stream names another stream on every thread.
     fn check_thread(&self) -> Result<()> {
-        if self.0.raw.on_its_thread() {
+        if self.raw.on_its_thread() {
             Ok(())
         } else {
             Err(Error::WrongThread)
@@ -125,14 +121,14 @@ impl Stream {
 impl PartialEq for Stream {
     /// Whether both name the same stream of the same device.
     fn eq(&self, other: &Stream) -> bool {
-        self.0.device.driver.same_device(&other.0.device.driver) && self.0.raw.same(&other.0.raw)
+        self.device.driver.same_device(&other.device.driver) && self.raw.same(&other.raw)
     }
 }
 
 impl fmt::Debug for Stream {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Stream")
-            .field("device", &self.0.device.driver.name())
+            .field("device", &self.device.driver.name())
             .finish_non_exhaustive()
     }
 }

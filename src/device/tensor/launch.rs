@@ -1,7 +1,7 @@
 //! Running the library's own kernels: on the device, one tensor becomes another.
 
-use super::block::DeviceBlock;
-use super::tensor::DeviceTensor;
+use super::DeviceTensor;
+use crate::device::block::DeviceBlock;
 use crate::driver::Kernel;
 use crate::error::Result;
 use crate::sync::Arc;
