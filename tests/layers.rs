@@ -154,7 +154,7 @@ fn no_circle_has_more_than_two_files() {
 /// Methods that stand neither in their type's file, nor in its folder. The list only gets shorter.
 ///
 /// In `device`: what a program calls on a tensor or a device, by topic; layers above `tensor` add methods to its types. In `loader`: what
-/// splits epochs, and how the meter's values are shown. In `pipeline`: what a folder knows of another's value.
+/// splits epochs. In `pipeline`: what a folder knows of another's value.
 const METHODS: &[&str] = &[
     "device/download.rs: Device",
     "device/download.rs: DeviceTensor",
@@ -163,8 +163,6 @@ const METHODS: &[&str] = &[
     "device/table.rs: DeviceTensor",
     "loader/split.rs: Epoch",
     "loader/split.rs: Epochs",
-    "loader/timeline.rs: Activity",
-    "loader/timeline.rs: Row",
     "pipeline/threads/decoded.rs: Session",
     "pipeline/threads/late.rs: State",
     "pipeline/threads/watchdog.rs: State",
