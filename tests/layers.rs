@@ -56,17 +56,15 @@ fn modules_import_lower_layers_only() {
 /// What imports a higher floor all the same. The list only gets shorter.
 ///
 /// In `device`: a device makes streams, which name it, and a ring makes slabs, which go home to it. In `loader`: `DataLoader` is defined in
-/// `mod.rs`, epochs and loader name each other, and `Pace` of a split epoch lies with the split. In `pipeline`: functions of `Pipeline` that
+/// `mod.rs`, and epochs and loader name each other. In `pipeline`: functions of `Pipeline` that
 /// lie with what they do, and not yet with the state that they need.
 #[rustfmt::skip]
 const UPWARDS: &[&str] = &[
     "device/handle.rs -> stream",
     "device/ring.rs -> slab",
     "loader/builder.rs -> mod",
-    "loader/epoch.rs -> device_epoch", "loader/epoch.rs -> mod", "loader/epoch.rs -> split",
-    "loader/epochs.rs -> split",
+    "loader/epoch.rs -> mod",
     "loader/indexed.rs -> mod",
-    "loader/info.rs -> device_epoch", "loader/info.rs -> epoch",
     "loader/iterable.rs -> mod",
     "loader/kind.rs -> mod",
 ];
@@ -97,11 +95,8 @@ fn files_import_lower_floors_only() {
     );
 }
 
-/// The circles of more than two files that import each other. The list only gets shorter.
-///
-/// Epochs and their iterators name each other, because each is made of another.
-const CIRCLES: &[&str] =
-    &["loader/device_epoch.rs loader/epoch.rs loader/epochs.rs loader/info.rs loader/split.rs"];
+/// The circles of more than two files that import each other. There is none.
+const CIRCLES: &[&str] = &[];
 
 #[test]
 fn no_circle_has_more_than_two_files() {
@@ -153,16 +148,13 @@ fn no_circle_has_more_than_two_files() {
 
 /// Methods that stand neither in their type's file, nor in its folder. The list only gets shorter.
 ///
-/// In `device`: what a program calls on a tensor or a device, by topic; layers above `tensor` add methods to its types. In `loader`: what
-/// splits epochs. In `pipeline`: what a folder knows of another's value.
+/// In `device`: what a program calls on a tensor or a device, by topic; layers above `tensor` add methods to its types. In `pipeline`: what a folder knows of another's value.
 const METHODS: &[&str] = &[
     "device/download.rs: Device",
     "device/download.rs: DeviceTensor",
     "device/launch.rs: DeviceTensor",
     "device/pinning.rs: Tensor",
     "device/table.rs: DeviceTensor",
-    "loader/split.rs: Epoch",
-    "loader/split.rs: Epochs",
     "pipeline/threads/decoded.rs: Session",
     "pipeline/threads/late.rs: State",
     "pipeline/threads/watchdog.rs: State",

@@ -3,7 +3,6 @@
 
 mod affinity;
 mod builder;
-mod device_epoch;
 mod epoch;
 mod epochs;
 mod histogram;
@@ -13,8 +12,8 @@ mod iterable;
 mod iterable_state;
 mod kind;
 mod last;
+mod pace;
 mod replay;
-mod split;
 mod state;
 mod stats;
 mod timeline;
@@ -26,11 +25,10 @@ use std::marker::PhantomData;
 
 pub use affinity::{Affinity, Placement};
 pub use builder::Builder;
-pub use device_epoch::DeviceEpoch;
-pub use epoch::Epoch;
+pub use epoch::{DeviceEpoch, Epoch, WithInfo};
 pub use epochs::{DeviceEpochs, Epochs};
 pub use histogram::Histogram;
-pub use info::{BatchInfo, WithInfo};
+pub use info::BatchInfo;
 pub use iterable::IterableBuilder;
 pub use iterable_state::IterableState;
 pub use kind::{Indexed, Iterable, Kind};
