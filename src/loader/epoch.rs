@@ -7,6 +7,7 @@ mod split;
 mod with_info;
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 use std::time::Duration;
 
@@ -15,11 +16,12 @@ pub(super) use self::split::shares;
 pub use self::with_info::WithInfo;
 
 use super::info::BatchInfo;
+use super::inner::{Loader, LoaderInner};
 use super::kind::{Begun, Indexed, Kind, Stands};
+use super::last;
 use super::pace::Pace;
 use super::stats::Stats;
 use super::try_next::{TryNext, until, waited};
-use super::{DataLoader, last};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::error::Result;
@@ -28,34 +30,6 @@ use crate::pipeline::{
     Beginning, Changes, EpochHandle, Partition, Patience, Pipeline, Start, Taken, Waiting,
 };
 use crate::sync::{Arc, Instant};
-
-/// A reference to the loader.
-pub(super) enum Loader<'a, B: Batch, K: Kind> {
-    Borrowed(&'a DataLoader<B, K>),
-    Owned(Arc<DataLoader<B, K>>),
-}
-
-impl<B: Batch, K: Kind> Loader<'_, B, K> {
-    pub(super) fn get(&self) -> &DataLoader<B, K> {
-        match self {
-            Loader::Borrowed(loader) => loader,
-            Loader::Owned(loader) => loader,
-        }
-    }
-
-    pub(super) fn pipeline(&self) -> &Pipeline<B> {
-        self.get().threads.pipeline()
-    }
-}
-
-impl<B: Batch, K: Kind> Clone for Loader<'_, B, K> {
-    fn clone(&self) -> Self {
-        match self {
-            Loader::Borrowed(loader) => Loader::Borrowed(loader),
-            Loader::Owned(loader) => Loader::Owned(Arc::clone(loader)),
-        }
-    }
-}
 
 /// One pass over the data set: gives its batches in order, unless the loader was told [otherwise](crate::loader::Builder::in_order).
 /// That over an [`Iterable`](crate::loader::Iterable) ends when the iterable does, and has no length.
@@ -93,7 +67,7 @@ impl<B: Batch, K: Kind> Clone for Loader<'_, B, K> {
 /// ```
 #[must_use = "an epoch does nothing unless it is iterated"]
 pub struct Epoch<'a, B: Batch, K: Kind = Indexed> {
-    loader: Loader<'a, B, K>,
+    loader: Loader<'a, B>,
     handle: EpochHandle,
     /// Tasks that were taken in advance.
     taken: Taken<B>,
@@ -116,12 +90,13 @@ pub struct Epoch<'a, B: Batch, K: Kind = Indexed> {
     pace: Option<Arc<Pace>>,
     /// It was waited for where it cannot be, and ended with that error.
     has_ended: bool,
+    kind: PhantomData<K>,
 }
 
 impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// `pace`: that of its device, of several that share the batches.
     pub(super) fn begin(
-        loader: Loader<'a, B, K>,
+        loader: Loader<'a, B>,
         beginning: Beginning,
         pace: Option<Arc<Pace>>,
     ) -> Epoch<'a, B, K> {
@@ -133,7 +108,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// The epoch of a handle that the consumer has come to, which asked for it at this time. (A batch sampler may take long to list its
     /// batches.)
     pub(super) fn at(
-        loader: Loader<'a, B, K>,
+        loader: Loader<'a, B>,
         handle: EpochHandle,
         pace: Option<Arc<Pace>>,
         asked: Instant,
@@ -149,13 +124,13 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
         handle.meter.sampling_ns.add(batching.take_listing_ns());
         // (The run stays where it is if it cannot go on.)
         if !epoch.partition.is_refused() && !epoch.pipeline().has_lost_threads() {
-            loader.last.lock().begun(handle, &epoch.partition);
+            loader.last().begun(handle, &epoch.partition);
         }
         epoch
     }
 
     /// An epoch that is not part of the run.
-    pub(super) fn unnoted(loader: Loader<'a, B, K>, handle: EpochHandle) -> Epoch<'a, B, K> {
+    pub(super) fn unnoted(loader: Loader<'a, B>, handle: EpochHandle) -> Epoch<'a, B, K> {
         let partition = loader.pipeline().partition(&handle);
         let batches = partition
             .batches()
@@ -174,6 +149,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
             waited_ns: 0,
             pace: None,
             has_ended: false,
+            kind: PhantomData,
         }
     }
 
@@ -231,7 +207,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn stats(&self) -> Stats {
-        self.loader.get().stats_of(&self.handle)
+        self.loader().stats_of(&self.handle)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real. Of an iterable, the
@@ -247,7 +223,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
             (place.rows, place.batch_rows) = (rows, rows);
         }
         let order = self.pipeline().options[self.handle.share.device].order(&self.partition);
-        let seed = self.loader.get().order.seed;
+        let seed = self.loader().seed();
         BatchInfo::new(place, seed, order, self.changes.as_deref())
     }
 
@@ -267,12 +243,12 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
         gives_way
     }
 
-    pub(super) fn reference(&self) -> &Loader<'a, B, K> {
+    pub(super) fn reference(&self) -> &Loader<'a, B> {
         &self.loader
     }
 
     /// The loader.
-    pub(super) fn loader(&self) -> &DataLoader<B, K> {
+    pub(super) fn loader(&self) -> &LoaderInner<B> {
         self.loader.get()
     }
 

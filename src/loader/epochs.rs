@@ -2,9 +2,11 @@
 
 use std::fmt;
 use std::iter::{Fuse, FusedIterator};
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
-use super::epoch::{DeviceEpoch, Epoch, Loader, shares};
+use super::epoch::{DeviceEpoch, Epoch, shares};
+use super::inner::Loader;
 use super::kind::{Indexed, Kind};
 use super::pace::{Lead, Pace};
 use crate::batch::Batch;
@@ -38,7 +40,7 @@ use crate::sync::{Arc, Instant};
 /// ```
 #[must_use = "epochs do nothing unless they are iterated"]
 pub struct Epochs<'a, B: Batch, I, K: Kind = Indexed> {
-    loader: Loader<'a, B, K>,
+    loader: Loader<'a, B>,
     /// Where the first epoch begins, if it was told already, and the state of its iterable.
     first: First,
     numbers: Fuse<I>,
@@ -48,6 +50,7 @@ pub struct Epochs<'a, B: Batch, I, K: Kind = Indexed> {
     share: DeviceShard,
     /// How far its device has come, of several that share the epochs.
     pace: Option<Arc<Pace>>,
+    kind: PhantomData<K>,
 }
 
 /// Where the first epoch begins, and the state of its iterable.
@@ -60,12 +63,12 @@ impl<B: Batch, I, K: Kind> Epochs<'_, B, I, K> {
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Epochs<'a, B, I, K> {
-    pub(super) fn new(loader: Loader<'a, B, K>, numbers: I) -> Epochs<'a, B, I, K> {
+    pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I, K> {
         Epochs::shared(loader, None, numbers.fuse(), DeviceShard::WHOLE, None)
     }
 
     fn shared(
-        loader: Loader<'a, B, K>,
+        loader: Loader<'a, B>,
         first: First,
         numbers: Fuse<I>,
         share: DeviceShard,
@@ -78,11 +81,12 @@ impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Epochs<'a, B, I, K> {
             following: None,
             share,
             pace,
+            kind: PhantomData,
         }
     }
 
     /// What is to come: of which loader, from where on, and which epochs after that.
-    fn into_rest(mut self) -> (Loader<'a, B, K>, First, Fuse<I>)
+    fn into_rest(mut self) -> (Loader<'a, B>, First, Fuse<I>)
     where
         I: Clone,
     {

@@ -1,10 +1,10 @@
 //! One loader, several devices: each has an epoch of its own, and a share of the batches.
 
+use super::Epoch;
 use super::device::DeviceEpoch;
-use super::{Epoch, Loader};
 use crate::batch::Batch;
 use crate::device::Target;
-use crate::loader::kind::Indexed;
+use crate::loader::inner::Loader;
 use crate::loader::pace::{Lead, Pace};
 use crate::pipeline::{Beginning, DeviceShard, Options};
 use crate::sync::{Arc, Ordering};
@@ -92,7 +92,7 @@ impl<'a, B: Batch> Epoch<'a, B> {
 
 /// The share of each device.
 pub(in crate::loader) fn shares<T, B: Batch>(
-    loader: &Loader<'_, B, Indexed>,
+    loader: &Loader<'_, B>,
     targets: &[T],
 ) -> Vec<(DeviceShard, Target)>
 where

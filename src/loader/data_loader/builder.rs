@@ -10,14 +10,17 @@ use std::fmt;
 use std::time::Duration;
 
 use self::options::warn_of_empty_epochs;
-use super::affinity::{Affinity, Machine, Placed};
-use super::{DataLoader, LastBatch, OnEmpty, OnError, Order, Sharding, World};
+use super::DataLoader;
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::device::Device;
 use crate::error::{BoxError, Result};
+use crate::loader::affinity::{Affinity, Machine, Placed};
+use crate::loader::inner::Order;
+use crate::loader::world::World;
 use crate::pipeline::{
-    Batching, DatasetFactory, EvenBatching, Learned, Lister, Pipeline, Retry, Threads, Workers,
+    Batching, DatasetFactory, EvenBatching, LastBatch, Learned, Lister, OnEmpty, OnError, Pipeline,
+    Retry, Sharding, Threads, Workers,
 };
 use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
 use crate::sync::{Arc, OnceLock};
