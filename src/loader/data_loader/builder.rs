@@ -397,9 +397,9 @@ impl<D, C> Builder<D, C> {
     /// `collate_fn`, may take as long once more, and so may laying out a batch whose samples differ. Waiting for memory does not count.
     /// Choose a time well above that of the slowest good sample.
     ///
-    /// A call of [`Dataset::get_many`] may take as long as all of its samples together, with those that are retried
+    /// A call of [`Dataset::get_many`](crate::Dataset::get_many) may take as long as all of its samples together, with those that are retried
     /// ([`retry`](Builder::retry)), because the loader cannot see which sample it is at. If it hangs, the error comes after that time, and
-    /// names all of its samples. So with [`at_once`](Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed
+    /// names all of its samples. So with [`at_once`](crate::Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed
     /// after 1,000 seconds: give it a time limit of its own.
     ///
     /// # What becomes of the thread
