@@ -1,56 +1,35 @@
 //! Epochs: iterators over the batches of one pass.
 
+mod consume;
+mod device;
+mod informed;
+mod split;
+mod with_info;
+
 use std::fmt;
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::task::Poll;
 use std::time::Duration;
 
-use super::device_epoch::DeviceEpoch;
-use super::info::{BatchInfo, WithInfo};
+pub use self::device::DeviceEpoch;
+pub(super) use self::split::shares;
+pub use self::with_info::WithInfo;
+
+use super::info::BatchInfo;
+use super::inner::{Loader, LoaderInner};
 use super::kind::{Begun, Indexed, Kind, Stands};
-use super::split::Pace;
+use super::last;
+use super::pace::Pace;
 use super::stats::Stats;
-use super::try_next::TryNext;
-use super::{DataLoader, last};
+use super::try_next::{TryNext, until, waited};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::error::Result;
 use crate::error::drop_each;
-use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{
-    Asking, Beginning, Changes, EpochHandle, Made, NextTask, OwnItems, Partition, Patience,
-    Pipeline, SendWindow, Sent, Start, Taken, Waiting,
+    Beginning, Changes, EpochHandle, Partition, Patience, Pipeline, Start, Taken, Waiting,
 };
 use crate::sync::{Arc, Instant};
-use crate::trace::span;
-
-/// A reference to the loader.
-pub(super) enum Loader<'a, B: Batch, K: Kind> {
-    Borrowed(&'a DataLoader<B, K>),
-    Owned(Arc<DataLoader<B, K>>),
-}
-
-impl<B: Batch, K: Kind> Loader<'_, B, K> {
-    pub(super) fn get(&self) -> &DataLoader<B, K> {
-        match self {
-            Loader::Borrowed(loader) => loader,
-            Loader::Owned(loader) => loader,
-        }
-    }
-
-    pub(super) fn pipeline(&self) -> &Pipeline<B> {
-        self.get().threads.pipeline()
-    }
-}
-
-impl<B: Batch, K: Kind> Clone for Loader<'_, B, K> {
-    fn clone(&self) -> Self {
-        match self {
-            Loader::Borrowed(loader) => Loader::Borrowed(loader),
-            Loader::Owned(loader) => Loader::Owned(Arc::clone(loader)),
-        }
-    }
-}
 
 /// One pass over the data set: gives its batches in order, unless the loader was told [otherwise](crate::loader::Builder::in_order).
 /// That over an [`Iterable`](crate::loader::Iterable) ends when the iterable does, and has no length.
@@ -88,7 +67,7 @@ impl<B: Batch, K: Kind> Clone for Loader<'_, B, K> {
 /// ```
 #[must_use = "an epoch does nothing unless it is iterated"]
 pub struct Epoch<'a, B: Batch, K: Kind = Indexed> {
-    loader: Loader<'a, B, K>,
+    loader: Loader<'a, B>,
     handle: EpochHandle,
     /// Tasks that were taken in advance.
     taken: Taken<B>,
@@ -111,12 +90,13 @@ pub struct Epoch<'a, B: Batch, K: Kind = Indexed> {
     pace: Option<Arc<Pace>>,
     /// It was waited for where it cannot be, and ended with that error.
     has_ended: bool,
+    kind: PhantomData<K>,
 }
 
 impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// `pace`: that of its device, of several that share the batches.
     pub(super) fn begin(
-        loader: Loader<'a, B, K>,
+        loader: Loader<'a, B>,
         beginning: Beginning,
         pace: Option<Arc<Pace>>,
     ) -> Epoch<'a, B, K> {
@@ -128,7 +108,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// The epoch of a handle that the consumer has come to, which asked for it at this time. (A batch sampler may take long to list its
     /// batches.)
     pub(super) fn at(
-        loader: Loader<'a, B, K>,
+        loader: Loader<'a, B>,
         handle: EpochHandle,
         pace: Option<Arc<Pace>>,
         asked: Instant,
@@ -144,13 +124,13 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
         handle.meter.sampling_ns.add(batching.take_listing_ns());
         // (The run stays where it is if it cannot go on.)
         if !epoch.partition.is_refused() && !epoch.pipeline().has_lost_threads() {
-            loader.last.lock().begun(handle, &epoch.partition);
+            loader.last().begun(handle, &epoch.partition);
         }
         epoch
     }
 
     /// An epoch that is not part of the run.
-    pub(super) fn unnoted(loader: Loader<'a, B, K>, handle: EpochHandle) -> Epoch<'a, B, K> {
+    pub(super) fn unnoted(loader: Loader<'a, B>, handle: EpochHandle) -> Epoch<'a, B, K> {
         let partition = loader.pipeline().partition(&handle);
         let batches = partition
             .batches()
@@ -169,6 +149,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
             waited_ns: 0,
             pace: None,
             has_ended: false,
+            kind: PhantomData,
         }
     }
 
@@ -226,26 +207,13 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
     pub fn stats(&self) -> Stats {
-        self.loader.get().stats_of(&self.handle)
+        self.loader().stats_of(&self.handle)
     }
 
     /// Gives with each batch what it is: its samples' indices, its place in the epoch, and which of its rows are real. Of an iterable, the
     /// indices are the numbers of this rank's items, counted from 0 in each epoch.
     pub fn with_info(self) -> WithInfo<Epoch<'a, B, K>> {
         WithInfo::new(self)
-    }
-
-    /// The batch that is put together has these changes, too; its task begins with this row.
-    pub(super) fn add_changes(&mut self, first_row: usize, changes: Option<Box<Changes>>) {
-        if first_row == 0 {
-            self.changes = changes;
-        } else if let Some(mut changes) = changes {
-            changes
-                .replaced
-                .iter_mut()
-                .for_each(|replaced| replaced.row += first_row);
-            self.changes.get_or_insert_default().append(*changes);
-        }
     }
 
     /// What the batch is that was given out last.
@@ -255,17 +223,8 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
             (place.rows, place.batch_rows) = (rows, rows);
         }
         let order = self.pipeline().options[self.handle.share.device].order(&self.partition);
-        let seed = self.loader.get().order.seed;
+        let seed = self.loader().seed();
         BatchInfo::new(place, seed, order, self.changes.as_deref())
-    }
-
-    /// The batch that is given out was made of these items of an iterable.
-    pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
-        if let (Some(own), Some(reached)) = (own, &self.handle.reached) {
-            self.rows = Some(own.rows());
-            let behind = own.into_reached(); // without the lock: items are the user's to drop
-            *reached.lock() = behind;
-        }
     }
 
     /// Where the run stands after the batches that were given out.
@@ -284,12 +243,12 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
         gives_way
     }
 
-    pub(super) fn reference(&self) -> &Loader<'a, B, K> {
+    pub(super) fn reference(&self) -> &Loader<'a, B> {
         &self.loader
     }
 
     /// The loader.
-    pub(super) fn loader(&self) -> &DataLoader<B, K> {
+    pub(super) fn loader(&self) -> &LoaderInner<B> {
         self.loader.get()
     }
 
@@ -432,176 +391,6 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// How many batches were given out.
     pub(super) fn given(&self) -> u64 {
         self.handle.progress.count()
-    }
-
-    /// Ends the host's own time, which began with the last batch. Returns the time now.
-    pub(super) fn returned(&mut self) -> Instant {
-        let now = Instant::now();
-        if let Some(given_at) = self.given_at.take() {
-            let host_ns = self.handle.meter.host_ns.add_between(given_at, now);
-            self.goes_on(host_ns);
-            if let Some(subject) = self.subject(0) {
-                subject.add(Activity::Step, given_at, now, More::Nothing);
-            }
-        }
-        now
-    }
-
-    /// What the consumer's events are recorded for: with the batch that it has, or, `beyond` it, waiting for the next.
-    fn subject(&self, beyond: u64) -> Option<Subject<'_>> {
-        let batch = || (self.given() + beyond).checked_sub(1);
-        self.handle.meter.subject(batch)
-    }
-
-    /// The consumer has waited.
-    fn has_waited(&mut self, asked: Instant, came: Instant) {
-        let waited = &self.handle.meter.consumer_wait_ns;
-        let waited_ns = waited.add_between(asked, came);
-        self.waited_ns += waited_ns;
-        self.goes_on(waited_ns);
-    }
-
-    /// The consumer's time goes on.
-    fn goes_on(&self, ns: u64) {
-        if let Some(pace) = &self.pace {
-            self.handle.meter.parallel_ns.add(pace.behind_ns(ns));
-        }
-    }
-
-    /// Counts a batch that is given out, or (`is_made`: no) its error. What became of its samples is known.
-    pub(super) fn gives(&mut self, batch: u64, is_made: bool) {
-        self.last = batch;
-        self.handle.progress.add(batch);
-        let (meter, waited_ns) = (&self.handle.meter, std::mem::take(&mut self.waited_ns));
-        meter.consumer_wait_times.count(waited_ns);
-        if self.handle.progress.count() == 1 {
-            meter.first_wait_ns.add(waited_ns);
-            meter.first_waits.add(1);
-        }
-        if is_made {
-            let rows = self
-                .rows
-                .unwrap_or_else(|| self.partition.batch_rows(batch));
-            let left_out = self.changes.as_ref();
-            let left_out = left_out.map_or(0, |changes| changes.skipped.len());
-            meter.given_batches.add(1);
-            meter
-                .given_samples
-                .add(rows.saturating_sub(left_out) as u64);
-        }
-        if let Some(ready) = self.waiting.ready.take() {
-            meter.ready_batches.count(ready);
-        }
-    }
-
-    /// Starts the host's own time again.
-    pub(super) fn resumes(&mut self) {
-        self.given_at = Some(Instant::now());
-    }
-
-    /// Waits for the next task; `asked` is when the wait began. `sent`: what the caller was to send. `window`: of an epoch that goes to a
-    /// device, what may be sent; the caller wakes the workers.
-    pub(super) fn wait(
-        &mut self,
-        asked: Instant,
-        sent: Option<Sent<B>>,
-        patience: Patience,
-        window: Option<SendWindow>,
-    ) -> Poll<Option<NextTask<B>>> {
-        let asking = Asking {
-            at: asked,
-            patience,
-            window,
-        };
-        span!(
-            "wait",
-            epoch = self.handle.start.epoch,
-            batch = self.given()
-        );
-        let pipeline = self.loader.pipeline();
-        let next = pipeline.next(
-            &self.handle,
-            &mut self.taken,
-            sent,
-            asking,
-            &mut self.waiting,
-        );
-        let came = Instant::now();
-        self.has_waited(asked, came);
-        if let Some(mut subject) = self.subject(1) {
-            if matches!(next, Poll::Ready(None)) {
-                subject.batch = None;
-            }
-            let ready = self.waiting.ready.map_or(More::Nothing, More::Ready);
-            subject.add(Activity::Wait, asked, came, ready);
-        }
-        self.given_at = match &next {
-            Poll::Ready(None) => {
-                if let Some(reached) = &self.handle.reached {
-                    reached.lock().is_over = true;
-                }
-                None
-            }
-            _ => Some(came),
-        };
-        next
-    }
-
-    /// What the epoch gives where no thread would make its batches: the error, and no more. But a thread of the loader's that does not wait
-    /// may ask again, as others may. `on_device`: they would come from the device.
-    pub(super) fn refuses<T>(
-        &mut self,
-        on_device: bool,
-        patience: Patience,
-    ) -> Option<Poll<Option<Result<T>>>> {
-        if self.has_ended {
-            return Some(Poll::Ready(None));
-        }
-        let error = self.pipeline().refuses_to_wait(on_device)?;
-        if patience != Patience::None || self.pipeline().is_lost(on_device) {
-            (self.has_ended, self.batches) = (true, self.given());
-        }
-        Some(Poll::Ready(Some(Err(error))))
-    }
-
-    fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B>>> {
-        if let Some(refused) = self.refuses(false, patience) {
-            return refused;
-        }
-        let asked = self.returned();
-        let next = self.wait(asked, None, patience, None);
-        next.map(|next| {
-            let NextTask::Delivered(next) = next? else {
-                unreachable!("only a device epoch's batches are sent");
-            };
-            // (Asking for a place takes longer than counting.)
-            let batch = self.handle.progress.next();
-            self.changes = next.changes;
-            self.reaches(next.own);
-            let batch = batch.unwrap_or_else(|| next.context.place(next.task).batch);
-            self.gives(batch, next.outcome.is_ok());
-            Some(next.outcome.map(|made| match made {
-                Made::Here(batch) => batch,
-                Made::Sent => unreachable!("only a device epoch's batches are sent"),
-            }))
-        })
-    }
-}
-
-/// Until when a call waits that is given a time.
-pub(super) fn until(timeout: Duration) -> Patience {
-    if timeout.is_zero() {
-        return Patience::None;
-    }
-    let end = Instant::now().checked_add(timeout);
-    end.map_or(Patience::Forever, Patience::Until)
-}
-
-/// What a call gives that waits for ever.
-pub(super) fn waited<T>(next: Poll<Option<T>>) -> Option<T> {
-    match next {
-        Poll::Ready(next) => next,
-        Poll::Pending => unreachable!("it waits for ever"),
     }
 }
 

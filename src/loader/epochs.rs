@@ -2,12 +2,13 @@
 
 use std::fmt;
 use std::iter::{Fuse, FusedIterator};
+use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
 
-use super::device_epoch::DeviceEpoch;
-use super::epoch::{Epoch, Loader};
+use super::epoch::{DeviceEpoch, Epoch, shares};
+use super::inner::Loader;
 use super::kind::{Indexed, Kind};
-use super::split::Pace;
+use super::pace::{Lead, Pace};
 use crate::batch::Batch;
 use crate::device::Target;
 use crate::pipeline::{Beginning, DeviceQueue, DeviceShard, EpochHandle, Start};
@@ -39,7 +40,7 @@ use crate::sync::{Arc, Instant};
 /// ```
 #[must_use = "epochs do nothing unless they are iterated"]
 pub struct Epochs<'a, B: Batch, I, K: Kind = Indexed> {
-    loader: Loader<'a, B, K>,
+    loader: Loader<'a, B>,
     /// Where the first epoch begins, if it was told already, and the state of its iterable.
     first: First,
     numbers: Fuse<I>,
@@ -49,6 +50,7 @@ pub struct Epochs<'a, B: Batch, I, K: Kind = Indexed> {
     share: DeviceShard,
     /// How far its device has come, of several that share the epochs.
     pace: Option<Arc<Pace>>,
+    kind: PhantomData<K>,
 }
 
 /// Where the first epoch begins, and the state of its iterable.
@@ -61,12 +63,12 @@ impl<B: Batch, I, K: Kind> Epochs<'_, B, I, K> {
 }
 
 impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Epochs<'a, B, I, K> {
-    pub(super) fn new(loader: Loader<'a, B, K>, numbers: I) -> Epochs<'a, B, I, K> {
+    pub(super) fn new(loader: Loader<'a, B>, numbers: I) -> Epochs<'a, B, I, K> {
         Epochs::shared(loader, None, numbers.fuse(), DeviceShard::WHOLE, None)
     }
 
-    pub(super) fn shared(
-        loader: Loader<'a, B, K>,
+    fn shared(
+        loader: Loader<'a, B>,
         first: First,
         numbers: Fuse<I>,
         share: DeviceShard,
@@ -79,11 +81,12 @@ impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Epochs<'a, B, I, K> {
             following: None,
             share,
             pace,
+            kind: PhantomData,
         }
     }
 
     /// What is to come: of which loader, from where on, and which epochs after that.
-    pub(super) fn into_rest(mut self) -> (Loader<'a, B, K>, First, Fuse<I>)
+    fn into_rest(mut self) -> (Loader<'a, B>, First, Fuse<I>)
     where
         I: Clone,
     {
@@ -175,6 +178,57 @@ impl<'a, B: Batch, I: Iterator<Item = u64>, K: Kind> Epochs<'a, B, I, K> {
     /// How many epochs are to come whose numbers were taken already.
     fn waiting(&self) -> usize {
         usize::from(self.following.is_some()) + usize::from(self.first.is_some())
+    }
+}
+
+impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
+    /// Shares the batches of all epochs that are to come among devices: gives an iterator for each, to be iterated on a thread of its
+    /// own. As [`Epoch::split`], and as [`prefetch_to_device`](Epochs::prefetch_to_device) at the boundaries.
+    ///
+    /// A device that is done with its share of an epoch goes on with the next one; where all must have finished an epoch first, the program
+    /// waits (a [`Barrier`](std::sync::Barrier)).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, Device, from_fn};
+    ///
+    /// let devices = vec![Device::cpu(), Device::cpu()];
+    /// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as i64)))
+    ///     .batch_size(50)
+    ///     .shuffle(true)
+    ///     .num_workers(2)
+    ///     .pin_memory(&devices)
+    ///     .build()?;
+    ///
+    /// std::thread::scope(|scope| {
+    ///     for epochs in loader.epochs(0..3).split(&devices, 2) {
+    ///         scope.spawn(move || {
+    ///             for epoch in epochs {
+    ///                 assert_eq!(epoch.count(), 10); // steps on this thread's device
+    ///             }
+    ///         });
+    ///     }
+    /// });
+    /// assert_eq!(loader.state().epoch(), 3);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn split<T>(self, targets: &[T], depth: usize) -> Vec<DeviceEpochs<'a, B, I>>
+    where
+        for<'t> &'t T: Into<Target>,
+    {
+        let (loader, first, numbers) = self.into_rest();
+        let ranks = loader.pipeline().options().shards;
+        let first = first.map(|(start, state)| (start.shared(targets.len(), ranks), state));
+        let shares = shares(&loader, targets).into_iter();
+        let lead = Lead::new(true);
+        let epochs = shares.map(|(share, target)| {
+            let (first, numbers) = (first.clone(), numbers.clone());
+            let pace = Some(Pace::of(&lead));
+            let epochs = Epochs::shared(loader.clone(), first, numbers, share, pace);
+            epochs.prefetch_to_device(target, depth)
+        });
+        epochs.collect()
     }
 }
 

@@ -1,17 +1,12 @@
 //! What a batch is: its samples, its place in the epoch, and which of its rows are real.
 
 use std::fmt;
-use std::iter::FusedIterator;
-use std::time::Duration;
 
-use super::kind::Kind;
-use super::{DeviceEpoch, Epoch, Stats, TryNext};
-use crate::batch::Batch;
-use crate::error::Result;
 use crate::pipeline::{Changes, EpochOrder, Place};
 use crate::rng::{RngKey, SampleRng};
 
-/// Tells what a batch is: [`Epoch::with_info`] and [`DeviceEpoch::with_info`] give it with each batch.
+/// Tells what a batch is: [`Epoch::with_info`](super::Epoch::with_info) and
+/// [`DeviceEpoch::with_info`](super::DeviceEpoch::with_info) give it with each batch.
 ///
 /// # Examples
 ///
@@ -157,106 +152,3 @@ impl fmt::Debug for BatchInfo {
             .finish()
     }
 }
-
-/// An epoch that says what each batch is: [`Epoch::with_info`] and [`DeviceEpoch::with_info`] make it.
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::{DataLoader, Device, from_fn};
-///
-/// let device = Device::cpu();
-/// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index as i64)))
-///     .batch_size(25)
-///     .shuffle(true)
-///     .pin_memory(&device)
-///     .build()?;
-/// for batch in loader.epoch(0).prefetch_to_device(&device, 1).with_info() {
-///     let (numbers, info) = batch?;
-///     println!("batch {}: samples {:?}", info.batch(), info.indices());
-///     assert_eq!(numbers.len(), info.rows());
-/// }
-/// # Ok::<(), pinfeed::Error>(())
-/// ```
-#[must_use = "an epoch does nothing unless it is iterated"]
-#[derive(Debug)]
-pub struct WithInfo<E> {
-    epoch: E,
-}
-
-impl<E> WithInfo<E> {
-    pub(super) fn new(epoch: E) -> WithInfo<E> {
-        WithInfo { epoch }
-    }
-}
-
-macro_rules! epochs {
-    ($($epoch:ident: $batch:ty, |$inner:ident| $as_epoch:expr;)*) => {$(
-        impl<B: Batch, K: Kind> WithInfo<$epoch<'_, B, K>> {
-            /// Returns the number of this epoch.
-            pub fn number(&self) -> u64 {
-                self.epoch.number()
-            }
-
-            /// Returns where the run stands in this epoch, as the epoch's own `state`.
-            pub fn state(&self) -> K::State {
-                self.epoch.state()
-            }
-
-            /// Returns statistics of this epoch so far.
-            pub fn stats(&self) -> Stats {
-                self.epoch.stats()
-            }
-
-            /// Gives the next batch if it is there, as the epoch's own `try_next`.
-            pub fn try_next(&mut self) -> TryNext<Result<($batch, BatchInfo)>> {
-                let next = self.epoch.try_next();
-                self.inform(next)
-            }
-
-            /// Waits for the next batch for at most `timeout`, as the epoch's own `next_timeout`.
-            pub fn next_timeout(
-                &mut self,
-                timeout: Duration,
-            ) -> TryNext<Result<($batch, BatchInfo)>> {
-                let next = self.epoch.next_timeout(timeout);
-                self.inform(next)
-            }
-
-            fn inner(&self) -> &Epoch<'_, B, K> {
-                let $inner = &self.epoch;
-                $as_epoch
-            }
-
-            fn inform(
-                &self,
-                next: TryNext<Result<$batch>>,
-            ) -> TryNext<Result<($batch, BatchInfo)>> {
-                next.map(|batch| Ok((batch?, self.inner().info())))
-            }
-        }
-
-        impl<B: Batch, K: Kind> Iterator for WithInfo<$epoch<'_, B, K>> {
-            type Item = Result<($batch, BatchInfo)>;
-
-            fn next(&mut self) -> Option<Self::Item> {
-                let batch = self.epoch.next()?;
-                Some(batch.map(|batch| (batch, self.inner().info())))
-            }
-
-            fn size_hint(&self) -> (usize, Option<usize>) {
-                self.epoch.size_hint()
-            }
-        }
-
-        impl<B: Batch, K: Kind> FusedIterator for WithInfo<$epoch<'_, B, K>> {}
-    )*};
-}
-
-epochs! {
-    Epoch: B, |epoch| epoch;
-    DeviceEpoch: B::OnDevice, |epoch| epoch.inner();
-}
-
-impl<B: Batch> ExactSizeIterator for WithInfo<Epoch<'_, B>> {}
-impl<B: Batch> ExactSizeIterator for WithInfo<DeviceEpoch<'_, B>> {}

@@ -1,15 +1,20 @@
 //! The kinds of loaders: with an index or without one.
 
+mod indexed;
+mod iterable;
+
 use std::fmt;
 use std::hash::Hash;
 use std::str::FromStr;
 
-use super::{DataLoader, IterableState, LoaderState};
+use super::iterable_state::IterableState;
+use super::state::LoaderState;
 use crate::error::Error;
 
+pub(super) use self::indexed::state_from;
 pub(super) use self::sealed::{Begun, GoesOn, Stands};
 
-/// The kind of a loader whose samples have indices, and so a number: [`DataLoader::builder`] makes it. It is the default, so that
+/// The kind of a loader whose samples have indices, and so a number: [`DataLoader::builder`](crate::DataLoader::builder) makes it. It is the default, so that
 /// `DataLoader<B>` is a `DataLoader<B, Indexed>`.
 ///
 /// Its epochs have a length, and can be split among devices; a run's state is a [`LoaderState`].
@@ -29,7 +34,7 @@ pub(super) use self::sealed::{Begun, GoesOn, Stands};
 #[derive(Debug)]
 pub enum Indexed {}
 
-/// The kind of a loader of an [`IterableDataset`](crate::iterable::IterableDataset): [`DataLoader::iterable`] makes it.
+/// The kind of a loader of an [`IterableDataset`](crate::iterable::IterableDataset): [`DataLoader::iterable`](crate::DataLoader::iterable) makes it.
 ///
 /// What is left of an epoch is known when it has ended, so nothing of the loader has a length, and an epoch goes to one device. A run's
 /// state is an [`IterableState`]. All else is as with [`Indexed`].
@@ -145,9 +150,9 @@ impl sealed::Kind for Iterable {
     reason = "programs have no value of these types"
 )]
 mod sealed {
-    use super::DataLoader;
     use crate::batch::Batch;
     use crate::error::Result;
+    use crate::loader::inner::LoaderInner;
     use crate::pipeline::{EpochHandle, Partition, Start};
 
     pub trait Kind {
@@ -156,15 +161,15 @@ mod sealed {
     }
 
     /// A state: how the loaders of a kind make it, and go on from it.
-    pub trait Stands<K: super::Kind>: Sized {
+    pub trait Stands<K: crate::loader::kind::Kind>: Sized {
         /// Where the run stands in the epoch that was begun last.
-        fn of_run<B: Batch>(loader: &DataLoader<B, K>) -> Self;
+        fn of_run<B: Batch>(loader: &LoaderInner<B>) -> Self;
 
         /// Where the run stands in this epoch.
-        fn of_epoch<B: Batch>(loader: &DataLoader<B, K>, epoch: Begun<'_>) -> Self;
+        fn of_epoch<B: Batch>(loader: &LoaderInner<B>, epoch: Begun<'_>) -> Self;
 
         /// Where to go on. An error: the state is not of the loader's run.
-        fn go_on<B: Batch>(&self, loader: &DataLoader<B, K>) -> Result<GoesOn>;
+        fn go_on<B: Batch>(&self, loader: &LoaderInner<B>) -> Result<GoesOn>;
     }
 
     /// An epoch that was begun.

@@ -151,7 +151,7 @@ impl Timeline {
         for (number, (row, name)) in self.rows.iter().zip(self.names()).enumerate() {
             data.push_str(if number > 0 { ",[" } else { "[" });
             quote(&mut data, &name);
-            _ = write!(data, ",\"{}\"]", row.kind());
+            _ = write!(data, ",\"{}\"]", row_kind(row));
         }
         data.push_str("],\"events\":[");
         for (number, event) in self.events.iter().enumerate() {
@@ -186,7 +186,7 @@ impl Timeline {
             trace.push_str("}},\n");
         }
         for event in &self.events {
-            let (name, row, epoch) = (event.kind.name(), event.row, event.epoch);
+            let (name, row, epoch) = (activity_name(event.kind), event.row, event.epoch);
             let batch = or_null(event.batch);
             let us = |ns: u64| ns as f64 / 1e3;
             let (begin, length) = (us(event.begin_ns), us(event.end_ns - event.begin_ns));
@@ -219,56 +219,52 @@ impl Timeline {
         self.rows.iter().enumerate().map(|(at, row)| {
             let before = self.rows[..at].iter().filter(|before| *before == row);
             match before.count() {
-                0 => row.name(),
-                before => format!("{} ({})", row.name(), before + 1),
+                0 => row_name(row),
+                before => format!("{} ({})", row_name(row), before + 1),
             }
         })
     }
 }
 
-impl Row {
-    fn name(&self) -> String {
-        match self {
-            Row::Consumer(name) if name.is_empty() || name == "main" => "consumer".to_owned(),
-            Row::Consumer(name) => format!("consumer ({name})"),
-            Row::Thread(name) => match name.split_once('-') {
-                Some(("worker", number)) => format!("worker {number}"),
-                Some(("pin", device)) => format!("pin thread {device}"),
-                None if name == "pin" => "pin thread".to_owned(),
-                _ => name.clone(),
-            },
-            Row::Slabs => "slab waits".to_owned(),
-            Row::Copies(device) => format!("copies to {device}"),
-        }
-    }
-
-    fn kind(&self) -> &'static str {
-        match self {
-            Row::Consumer(_) => "consumer",
-            Row::Thread(name) if name.starts_with("worker") => "worker",
-            Row::Thread(_) => "pin",
-            Row::Slabs => "slabs",
-            Row::Copies(_) => "copies",
-        }
+fn row_name(row: &Row) -> String {
+    match row {
+        Row::Consumer(name) if name.is_empty() || name == "main" => "consumer".to_owned(),
+        Row::Consumer(name) => format!("consumer ({name})"),
+        Row::Thread(name) => match name.split_once('-') {
+            Some(("worker", number)) => format!("worker {number}"),
+            Some(("pin", device)) => format!("pin thread {device}"),
+            None if name == "pin" => "pin thread".to_owned(),
+            _ => name.clone(),
+        },
+        Row::Slabs => "slab waits".to_owned(),
+        Row::Copies(device) => format!("copies to {device}"),
     }
 }
 
-impl Activity {
-    /// As in the spans of the feature `tracing`, where there is one.
-    fn name(self) -> &'static str {
-        match self {
-            Activity::Pull => "pull",
-            Activity::Load => "load",
-            Activity::LayOut => "lay out",
-            Activity::Collate => "collate",
-            Activity::Pin => "pin",
-            Activity::Slab => "slab",
-            Activity::SlabWait => "slab wait",
-            Activity::Send => "send",
-            Activity::Copy => "copy",
-            Activity::Wait => "wait",
-            Activity::Step => "step",
-        }
+fn row_kind(row: &Row) -> &'static str {
+    match row {
+        Row::Consumer(_) => "consumer",
+        Row::Thread(name) if name.starts_with("worker") => "worker",
+        Row::Thread(_) => "pin",
+        Row::Slabs => "slabs",
+        Row::Copies(_) => "copies",
+    }
+}
+
+/// As in the spans of the feature `tracing`, where there is one.
+fn activity_name(activity: Activity) -> &'static str {
+    match activity {
+        Activity::Pull => "pull",
+        Activity::Load => "load",
+        Activity::LayOut => "lay out",
+        Activity::Collate => "collate",
+        Activity::Pin => "pin",
+        Activity::Slab => "slab",
+        Activity::SlabWait => "slab wait",
+        Activity::Send => "send",
+        Activity::Copy => "copy",
+        Activity::Wait => "wait",
+        Activity::Step => "step",
     }
 }
 

@@ -1,6 +1,10 @@
 //! What a call gives that does not wait for a batch, or not for long.
 
 use std::task::Poll;
+use std::time::Duration;
+
+use crate::pipeline::Patience;
+use crate::sync::Instant;
 
 /// What [`try_next`](crate::loader::Epoch::try_next) and [`next_timeout`](crate::loader::Epoch::next_timeout) return: a batch, or why there
 /// is none.
@@ -75,5 +79,22 @@ impl<T> TryNext<T> {
             Poll::Ready(None) => TryNext::End,
             Poll::Pending => TryNext::NotYet,
         }
+    }
+}
+
+/// Until when a call waits that is given a time.
+pub(super) fn until(timeout: Duration) -> Patience {
+    if timeout.is_zero() {
+        return Patience::None;
+    }
+    let end = Instant::now().checked_add(timeout);
+    end.map_or(Patience::Forever, Patience::Until)
+}
+
+/// What a call gives that waits for ever.
+pub(super) fn waited<T>(next: Poll<Option<T>>) -> Option<T> {
+    match next {
+        Poll::Ready(next) => next,
+        Poll::Pending => unreachable!("it waits for ever"),
     }
 }

@@ -1,20 +1,21 @@
-//! What loaders of iterable data sets have of their own: a builder, with the options that need no index, and a state of each rank.
+//! The builder of loaders of iterables: it has the options that need no index.
 
 use std::fmt;
 use std::time::Duration;
 
+use super::DataLoader;
 use super::builder::Builder;
-use super::iterable_state::{IterableOwner, IterableState};
-use super::kind::{Begun, GoesOn, Iterable, Stands};
-use super::state::Owner;
-use super::{Affinity, DataLoader, LastBatch, OnError, Order, Sharding, World};
 use crate::batch::{Arena, Batch, Collate, CollateFn, Stack};
 use crate::device::Device;
 use crate::error::{BoxError, Error, Result};
 use crate::iterable::{IterableDataset, Shard};
+use crate::loader::affinity::Affinity;
+use crate::loader::inner::Order;
+use crate::loader::kind::Iterable;
+use crate::loader::world::World;
 use crate::pipeline::{
-    Batching, ENDLESS, EpochHandle, EvenBatching, ItemNumbers, Learned, Options, Pipeline, Retry,
-    StreamFactory, StreamParts, Threads, Workers,
+    Batching, ENDLESS, EvenBatching, ItemNumbers, LastBatch, Learned, OnError, Options, Pipeline,
+    Retry, Sharding, StreamFactory, StreamParts, Threads, Workers,
 };
 use crate::sampler::Sampler;
 use crate::sync::{Arc, OnceLock};
@@ -246,55 +247,5 @@ impl<S: IterableDataset, C> IterableBuilder<S, C> {
 impl<S, C> fmt::Debug for IterableBuilder<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("IterableBuilder").finish_non_exhaustive()
-    }
-}
-
-impl Stands<Iterable> for IterableState {
-    fn of_run<B: Batch>(loader: &DataLoader<B, Iterable>) -> IterableState {
-        let owner = owner(loader); // first: it calls the program's code
-        let last = loader.last();
-        if let Some(handle) = last.handles().next() {
-            return reached(handle, owner);
-        }
-        let start = last.start(loader.threads.pipeline().options());
-        let items = start.position / owner.ranks;
-        IterableState::new(start.epoch, items, last.iterable(), owner)
-    }
-
-    fn of_epoch<B: Batch>(loader: &DataLoader<B, Iterable>, epoch: Begun<'_>) -> IterableState {
-        reached(epoch.handle, owner(loader))
-    }
-
-    fn go_on<B: Batch>(&self, loader: &DataLoader<B, Iterable>) -> Result<GoesOn> {
-        let owner = owner(loader);
-        self.check(owner)?;
-        Ok(GoesOn {
-            start: self.start(owner.ranks),
-            iterable: self.source(),
-        })
-    }
-}
-
-/// What the loader's states belong to.
-fn owner<B: Batch>(loader: &DataLoader<B, Iterable>) -> IterableOwner {
-    let Owner {
-        data, seed, ranks, ..
-    } = loader.owner(1);
-    IterableOwner {
-        data: Some(data),
-        seed,
-        rank: loader.threads.pipeline().options().shard,
-        ranks,
-    }
-}
-
-/// Where the run stands after the batches of an epoch handle that were given out.
-fn reached(handle: &EpochHandle, owner: IterableOwner) -> IterableState {
-    let reached = handle.reached.as_ref();
-    let reached = reached.map(|reached| reached.lock().clone());
-    let (reached, epoch) = (reached.unwrap_or_default(), handle.start.epoch);
-    match reached.is_over {
-        true => IterableState::new(epoch.saturating_add(1), 0, None, owner),
-        false => IterableState::new(epoch, reached.items, reached.state, owner),
     }
 }

@@ -5,14 +5,14 @@ use std::mem::ManuallyDrop;
 use std::task::{Poll, ready};
 use std::time::Duration;
 
-use super::epoch::{Epoch, until, waited};
-use super::info::WithInfo;
-use super::kind::{Indexed, Kind};
-use super::stats::Stats;
-use super::try_next::TryNext;
+use super::Epoch;
+use super::with_info::WithInfo;
 use crate::batch::Batch;
 use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
+use crate::loader::kind::{Indexed, Kind};
+use crate::loader::stats::Stats;
+use crate::loader::try_next::{TryNext, until, waited};
 use crate::pipeline::{DeviceQueue, NextTask, Patience, SendWindow, TransferQueue};
 #[cfg(feature = "nvjpeg")]
 use crate::pipeline::{Place, Watched};
@@ -55,7 +55,7 @@ pub struct DeviceEpoch<'a, B: Batch, K: Kind = Indexed> {
 }
 
 impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
-    pub(super) fn new(
+    pub(in crate::loader) fn new(
         epoch: Epoch<'a, B, K>,
         queue: Arc<DeviceQueue<B>>,
         depth: usize,

@@ -1,6 +1,7 @@
 //! The builder: options under PyTorch's names. What makes no sense is refused.
 
 mod ahead;
+mod build;
 mod check;
 mod options;
 #[cfg(feature = "nvjpeg")]
@@ -9,20 +10,14 @@ mod pictures;
 use std::fmt;
 use std::time::Duration;
 
-use self::options::warn_of_empty_epochs;
-use super::affinity::{Affinity, Machine, Placed};
-use super::{DataLoader, LastBatch, OnEmpty, OnError, Order, Sharding, World};
-use crate::batch::{Arena, Batch, Collate, CollateFn};
-use crate::dataset::Dataset;
 use crate::device::Device;
-use crate::error::{BoxError, Result};
-use crate::pipeline::{
-    Batching, DatasetFactory, EvenBatching, Learned, Lister, Pipeline, Retry, Threads, Workers,
-};
-use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
-use crate::sync::{Arc, OnceLock};
+use crate::loader::affinity::{Affinity, Machine};
+use crate::loader::world::World;
+use crate::pipeline::{LastBatch, OnEmpty, OnError, Sharding, Workers};
+use crate::sampler::{BatchSampler, Sampler};
+use crate::sync::Arc;
 
-/// Describes a loader. [`DataLoader::builder`] makes one; [`build`](Builder::build) makes the loader.
+/// Describes a loader. [`DataLoader::builder`](crate::DataLoader::builder) makes one; [`build`](Builder::build) makes the loader.
 ///
 /// # Examples
 ///
@@ -129,7 +124,7 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Gives the samples in a random order, a new one in each epoch ([`RandomSampler`]); off by default.
+    /// Gives the samples in a random order, a new one in each epoch ([`RandomSampler`](crate::sampler::RandomSampler)); off by default.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = shuffle;
         self
@@ -181,8 +176,8 @@ impl<D, C> Builder<D, C> {
     }
 
     /// Sets the number of worker threads; 0 by default: batches are then loaded on the caller's thread, on demand.
-    /// [`Workers::Auto`] leaves the number to the loader. Raise a number of your own if [`DataLoader::stats`] says that loading limits the
-    /// loop.
+    /// [`Workers::Auto`] leaves the number to the loader. Raise a number of your own if
+    /// [`DataLoader::stats`](crate::DataLoader::stats) says that loading limits the loop.
     ///
     /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of address space (not of memory) for its
     /// stack; [`build`](Builder::build) refuses more workers than the system has address space and mappings for.
@@ -192,8 +187,8 @@ impl<D, C> Builder<D, C> {
     }
 
     /// Sets where the loader's threads run: by default, wherever the process may. They never run where the process may not
-    /// (`taskset`, a control group's set of cores). [`DataLoader::placement`] says what became of it. Set it on machines with several
-    /// sockets ([`Affinity::Device`]), or to leave cores to other programs ([`Affinity::Cores`]).
+    /// (`taskset`, a control group's set of cores). [`DataLoader::placement`](crate::DataLoader::placement) says what became of it. Set it on
+    /// machines with several sockets ([`Affinity::Device`]), or to leave cores to other programs ([`Affinity::Cores`]).
     pub fn affinity(mut self, affinity: Affinity) -> Self {
         self.affinity = affinity;
         self
@@ -237,7 +232,7 @@ impl<D, C> Builder<D, C> {
     /// All ranks share one order: of each `data_ranks * batch_size` samples, rank 0 gets the first `batch_size`, rank 1 the next, and so
     /// on ([`Sharding`]). So all ranks together see what one rank would see with batches as large, and each sample has the same random
     /// numbers. All of them must be given the same data set, seed, batch size and sampler, and then have equally many batches
-    /// ([`DataLoader::len`]), whatever becomes of the last ([`LastBatch`]).
+    /// ([`DataLoader::len`](crate::DataLoader::len)), whatever becomes of the last ([`LastBatch`]).
     ///
     /// # Examples
     ///
@@ -402,9 +397,9 @@ impl<D, C> Builder<D, C> {
     /// `collate_fn`, may take as long once more, and so may laying out a batch whose samples differ. Waiting for memory does not count.
     /// Choose a time well above that of the slowest good sample.
     ///
-    /// A call of [`Dataset::get_many`] may take as long as all of its samples together, with those that are retried
+    /// A call of [`Dataset::get_many`](crate::Dataset::get_many) may take as long as all of its samples together, with those that are retried
     /// ([`retry`](Builder::retry)), because the loader cannot see which sample it is at. If it hangs, the error comes after that time, and
-    /// names all of its samples. So with [`at_once`](Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed
+    /// names all of its samples. So with [`at_once`](crate::Dataset::at_once) of 100 and a timeout of 10 seconds, a query that hangs is noticed
     /// after 1,000 seconds: give it a time limit of its own.
     ///
     /// # What becomes of the thread
@@ -496,170 +491,6 @@ impl<D, C> Builder<D, C> {
     pub fn watchdog(mut self, patience: Duration) -> Self {
         self.patience = Some(patience);
         self
-    }
-}
-
-impl<D: Dataset, C> Builder<D, C> {
-    /// Collates by a function of your own. It gets a batch's samples in order, whatever their type, and an [`Arena`] whose
-    /// tensors lie in page-locked memory, if the loader [pins](Builder::pin_memory) it.
-    ///
-    /// # Examples
-    ///
-    /// Sequences of different lengths, padded to the longest:
-    ///
-    /// ```
-    /// use pinfeed::collate::Arena;
-    /// use pinfeed::{BoxError, DataLoader, Tensor};
-    ///
-    /// fn pad(samples: Vec<Vec<i64>>, arena: &mut Arena) -> Result<(Tensor<i64>, Tensor<i64>), BoxError> {
-    ///     let longest = samples.iter().map(Vec::len).max().unwrap_or(0);
-    ///     let mut padded = arena.zeros(&[samples.len(), longest])?;
-    ///     let mut lengths = arena.zeros(&[samples.len()])?;
-    ///     let rows = padded.as_mut_slice().ok_or("new tensors are not shared")?.chunks_mut(longest.max(1));
-    ///     for (row, sample) in rows.zip(&samples) {
-    ///         row[..sample.len()].copy_from_slice(sample);
-    ///     }
-    ///     let all = lengths.as_mut_slice().ok_or("new tensors are not shared")?;
-    ///     all.iter_mut().zip(&samples).for_each(|(length, sample)| *length = sample.len() as i64);
-    ///     Ok((padded, lengths))
-    /// }
-    ///
-    /// let sequences = vec![vec![1i64, 2, 3], vec![4], vec![5, 6]];
-    /// let loader = DataLoader::builder(sequences).batch_size(3).collate_fn(pad).build()?;
-    /// let (padded, lengths) = loader.epoch(0).next().unwrap()?;
-    /// assert_eq!(padded.as_slice(), [1, 2, 3, 4, 0, 0, 5, 6, 0]);
-    /// assert_eq!(lengths.as_slice(), [3, 1, 2]);
-    /// # Ok::<(), pinfeed::Error>(())
-    /// ```
-    pub fn collate_fn<B, F>(self, f: F) -> Builder<D, CollateFn<F, B>>
-    where
-        B: Batch,
-        F: Fn(Vec<D::Sample>, &mut Arena) -> Result<B, BoxError> + Send + Sync + 'static,
-    {
-        self.collated_by(CollateFn::new(f))
-    }
-
-    /// Builds the loader, and starts its threads.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if options make no sense, alone or together, or if there are more workers than the system
-    /// has stacks for; [`Error::Thread`](crate::Error::Thread) if the system does not start another thread: those that were started are
-    /// ended.
-    pub fn build<B: Batch>(mut self) -> Result<DataLoader<B>>
-    where
-        C: Collate<D::Sample, Batch = B>,
-    {
-        let batch_size = self.check()?;
-        if let Some(sampler) = &mut self.sampler {
-            sampler.set_seed(self.seed);
-        }
-        if let Some(batch_sampler) = &mut self.batch_sampler {
-            batch_sampler.set_seed(self.seed);
-        }
-        let placed = self.placed()?;
-        let len = self.dataset.len();
-        let even = |sampler: Arc<dyn Sampler>| EvenBatching {
-            samples: sampler.len(),
-            sampler,
-            batch_size,
-            sharding: self.sharding,
-        };
-        let batching = match (&self.batch_sampler, &self.sampler) {
-            (Some(lists), _) => {
-                let on_empty = self.on_empty.unwrap_or_default();
-                Batching::Listed(Arc::new(Lister::new(Arc::clone(lists), on_empty)))
-            }
-            (None, Some(sampler)) => Batching::Even(even(Arc::clone(sampler))),
-            (None, None) if self.shuffle => {
-                Batching::Even(even(Arc::new(RandomSampler::with_seed(len, self.seed))))
-            }
-            (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
-        };
-        let mut options = self.options(&batching, &placed);
-        let at_once = self.dataset.at_once().max(1);
-        options
-            .iter_mut()
-            .for_each(|options| options.at_once = at_once);
-        warn_of_empty_epochs(&options[0]);
-        let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
-        #[cfg(feature = "nvjpeg")]
-        let has_pictures = C::IN_PLACE
-            && !self.devices.is_empty()
-            && !self.by_copy
-            && self.dataset.has_encoded_pictures();
-        #[cfg(feature = "nvjpeg")]
-        let learned = learned
-            .device_share(self.device_share_of_64()?)
-            .pictures(has_pictures);
-        let dataset = Arc::new(self.dataset);
-        let order = Order {
-            seed: self.seed,
-            data: {
-                let dataset = Arc::clone(&dataset);
-                Box::new(move || (dataset.len(), dataset.fingerprint()))
-            },
-            owner: OnceLock::new(),
-        };
-        let factory = DatasetFactory {
-            dataset,
-            collate: Arc::new(self.collate),
-            seed: self.seed,
-            on_error: self.on_error,
-            retry: Arc::new(Retry::new(self.retry)),
-            learned: Arc::new(learned),
-        };
-        let threads = Threads::start(Pipeline::new(Box::new(factory), options))?;
-        // (A decoder takes most of a second to open. Programs have other things to do before they iterate.)
-        #[cfg(feature = "nvjpeg")]
-        if has_pictures {
-            let devices = self.devices.iter();
-            devices.for_each(|device| device.inner.open_decoder());
-        }
-        Ok(DataLoader::start(threads, order, placed))
-    }
-}
-
-impl<D, C> Builder<D, C> {
-    /// Finds the cores that threads run on.
-    pub(super) fn placed(&self) -> Result<Placed> {
-        Placed::new(&self.affinity, &self.devices, self.machine.as_ref())
-    }
-
-    /// With another collate.
-    pub(super) fn collated_by<O>(self, collate: O) -> Builder<D, O> {
-        Builder {
-            dataset: self.dataset,
-            collate,
-            batch_size: self.batch_size,
-            global_batch_size: self.global_batch_size,
-            shuffle: self.shuffle,
-            seed: self.seed,
-            sampler: self.sampler,
-            batch_sampler: self.batch_sampler,
-            on_empty: self.on_empty,
-            num_workers: self.num_workers,
-            cores: self.cores,
-            affinity: self.affinity,
-            machine: self.machine,
-            prefetch: self.prefetch,
-            in_order: self.in_order,
-            max_bytes: self.max_bytes,
-            last_batch: self.last_batch,
-            world: self.world,
-            sharding: self.sharding,
-            on_error: self.on_error,
-            retry: self.retry,
-            devices: self.devices,
-            names_no_device: self.names_no_device,
-            strict: self.strict,
-            by_copy: self.by_copy,
-            min_slab_bytes: self.min_slab_bytes,
-            timeout: self.timeout,
-            patience: self.patience,
-            #[cfg(feature = "nvjpeg")]
-            device_share: self.device_share,
-        }
     }
 }
 

@@ -1,13 +1,12 @@
 //! One loader, several devices: each has an epoch of its own, and a share of the batches.
 
-use super::device_epoch::DeviceEpoch;
-use super::epoch::{Epoch, Loader};
-use super::epochs::{DeviceEpochs, Epochs};
-use super::kind::Indexed;
+use super::Epoch;
+use super::device::DeviceEpoch;
 use crate::batch::Batch;
 use crate::device::Target;
+use crate::loader::inner::Loader;
+use crate::loader::pace::{Lead, Pace};
 use crate::pipeline::{Beginning, DeviceShard, Options};
-use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Ordering};
 
 impl<'a, B: Batch> Epoch<'a, B> {
@@ -91,107 +90,11 @@ impl<'a, B: Batch> Epoch<'a, B> {
     }
 }
 
-impl<'a, B: Batch, I: Iterator<Item = u64> + Clone> Epochs<'a, B, I> {
-    /// Shares the batches of all epochs that are to come among devices: gives an iterator for each, to be iterated on a thread of its
-    /// own. As [`Epoch::split`], and as [`prefetch_to_device`](Epochs::prefetch_to_device) at the boundaries.
-    ///
-    /// A device that is done with its share of an epoch goes on with the next one; where all must have finished an epoch first, the program
-    /// waits (a [`Barrier`](std::sync::Barrier)).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pinfeed::{DataLoader, Device, from_fn};
-    ///
-    /// let devices = vec![Device::cpu(), Device::cpu()];
-    /// let loader = DataLoader::builder(from_fn(1_000, |index, _| Ok(index as i64)))
-    ///     .batch_size(50)
-    ///     .shuffle(true)
-    ///     .num_workers(2)
-    ///     .pin_memory(&devices)
-    ///     .build()?;
-    ///
-    /// std::thread::scope(|scope| {
-    ///     for epochs in loader.epochs(0..3).split(&devices, 2) {
-    ///         scope.spawn(move || {
-    ///             for epoch in epochs {
-    ///                 assert_eq!(epoch.count(), 10); // steps on this thread's device
-    ///             }
-    ///         });
-    ///     }
-    /// });
-    /// assert_eq!(loader.state().epoch(), 3);
-    /// # Ok::<(), pinfeed::Error>(())
-    /// ```
-    pub fn split<T>(self, targets: &[T], depth: usize) -> Vec<DeviceEpochs<'a, B, I>>
-    where
-        for<'t> &'t T: Into<Target>,
-    {
-        let (loader, first, numbers) = self.into_rest();
-        let ranks = loader.pipeline().options().shards;
-        let first = first.map(|(start, state)| (start.shared(targets.len(), ranks), state));
-        let shares = shares(&loader, targets).into_iter();
-        let lead = Lead::new(true);
-        let epochs = shares.map(|(share, target)| {
-            let (first, numbers) = (first.clone(), numbers.clone());
-            let pace = Some(Pace::of(&lead));
-            let epochs = Epochs::shared(loader.clone(), first, numbers, share, pace);
-            epochs.prefetch_to_device(target, depth)
-        });
-        epochs.collect()
-    }
-}
-
-/// How far the devices of a split have come: the one that is ahead stands for all, so that what they do side by side counts once.
-struct Lead {
-    /// How many epochs it has begun.
-    epochs: AtomicU64,
-    /// For how long its consumer has waited and worked, in nanoseconds.
-    ns: AtomicU64,
-}
-
-impl Lead {
-    /// `counts_first`: the epoch that is shared is not counted yet.
-    fn new(counts_first: bool) -> Arc<Lead> {
-        Arc::new(Lead {
-            epochs: AtomicU64::new(u64::from(!counts_first)),
-            ns: AtomicU64::new(0),
-        })
-    }
-}
-
-/// How far one device of a split has come. (All accesses are relaxed: these are statistics.)
-pub(super) struct Pace {
-    lead: Arc<Lead>,
-    epochs: AtomicU64,
-    ns: AtomicU64,
-}
-
-impl Pace {
-    fn of(lead: &Arc<Lead>) -> Arc<Pace> {
-        Arc::new(Pace {
-            lead: Arc::clone(lead),
-            epochs: AtomicU64::new(0),
-            ns: AtomicU64::new(0),
-        })
-    }
-
-    /// The device begins its next epoch. Returns whether it is the first that does.
-    pub(super) fn begins(&self) -> bool {
-        let begun = self.epochs.fetch_add(1, Ordering::Relaxed) + 1;
-        self.lead.epochs.fetch_max(begun, Ordering::Relaxed) < begun
-    }
-
-    /// The device's consumer has waited or worked for so long. Returns how much of that it was behind another, in nanoseconds.
-    pub(super) fn behind_ns(&self, ns: u64) -> u64 {
-        let own = self.ns.fetch_add(ns, Ordering::Relaxed) + ns;
-        let most = self.lead.ns.fetch_max(own, Ordering::Relaxed);
-        ns - own.saturating_sub(most).min(ns)
-    }
-}
-
 /// The share of each device.
-fn shares<T, B: Batch>(loader: &Loader<'_, B, Indexed>, targets: &[T]) -> Vec<(DeviceShard, Target)>
+pub(in crate::loader) fn shares<T, B: Batch>(
+    loader: &Loader<'_, B>,
+    targets: &[T],
+) -> Vec<(DeviceShard, Target)>
 where
     for<'t> &'t T: Into<Target>,
 {

@@ -1,7 +1,8 @@
 //! What the pipeline is told.
 
-use super::{Builder, Placed};
+use super::Builder;
 use crate::device::Device;
+use crate::loader::affinity::Placed;
 use crate::pipeline::{Batching, Options, Pinning, Workers};
 use crate::sync::Arc;
 use crate::sync::log;

@@ -1,0 +1,77 @@
+//! Where a run of an indexed data set stands: in a state that all ranks share.
+
+use super::{Begun, GoesOn, Indexed, Stands};
+use crate::batch::Batch;
+use crate::error::Result;
+use crate::loader::inner::LoaderInner;
+use crate::loader::last;
+use crate::loader::state::LoaderState;
+use crate::pipeline::{EpochHandle, Start};
+
+impl Stands<Indexed> for LoaderState {
+    fn of_run<B: Batch>(loader: &LoaderInner<B>) -> LoaderState {
+        loader.owner(1); // first: it calls the program's code
+        let last = loader.last();
+        let start = last.start(loader.pipeline().options());
+        state_from(loader, start, last.devices())
+    }
+
+    fn of_epoch<B: Batch>(loader: &LoaderInner<B>, epoch: Begun<'_>) -> LoaderState {
+        let Begun { handle, partition } = epoch;
+        if partition.is_refused() {
+            return LoaderState::of_run(loader);
+        }
+        let (options, devices) = (&loader.pipeline().options, handle.share.of);
+        let is_any_order = handle.progress.next().is_none();
+        let start = match is_any_order && devices > 1 {
+            true => start_of_rank(loader, handle),
+            false => last::reached(handle, partition, &options[handle.share.device]),
+        };
+        state_from(loader, start, devices)
+    }
+
+    fn go_on<B: Batch>(&self, loader: &LoaderInner<B>) -> Result<GoesOn> {
+        let pipeline = loader.pipeline();
+        let (options, devices) = (pipeline.options(), pipeline.options.len() as u64);
+        self.check(loader.owner(1), options.shard, devices)?;
+        let start = self.start();
+        options.batching.check(start)?;
+        #[cfg(feature = "nvjpeg")]
+        if let Some(share) = self.share() {
+            pipeline.learned().share.resume(share);
+        }
+        Ok(GoesOn {
+            start,
+            iterable: None,
+        })
+    }
+}
+
+/// The state of a run that so many devices share.
+pub(in crate::loader) fn state_from<B: Batch>(
+    loader: &LoaderInner<B>,
+    start: Start,
+    devices: u64,
+) -> LoaderState {
+    let shard = loader.pipeline().options().shard;
+    let devices = start.bound_to.unwrap_or(devices);
+    let state = LoaderState::new(start, shard, loader.owner(devices));
+    #[cfg(feature = "nvjpeg")]
+    let state = if !loader.pipeline().has_lost_threads() {
+        let share = &loader.pipeline().learned().share;
+        state.of_share(share.from(start.epoch, start.position))
+    } else {
+        state
+    };
+    state
+}
+
+/// Where a rank stands whose batches several devices are given in any order, if one of them has this handle.
+fn start_of_rank<B: Batch>(loader: &LoaderInner<B>, handle: &EpochHandle) -> Start {
+    let last = loader.last();
+    match last.is_of(handle.share) {
+        true => last.start(loader.pipeline().options()),
+        // Where the others stand is not known any more.
+        false => handle.start,
+    }
+}
