@@ -42,7 +42,6 @@ pub use self::download::Download;
 pub(crate) use self::flights::Coming;
 pub use self::handle::{Device, MemoryStats};
 pub(crate) use self::host_memory::block_bytes;
-#[cfg(feature = "nvjpeg")]
 pub(crate) use self::inner::DeviceInner;
 pub(crate) use self::ring::{Kind, Reservation, Ring, SlabQuota};
 pub(crate) use self::slab::{FillingSlab, Piece, Pieces, Slab};

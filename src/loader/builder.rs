@@ -3,7 +3,6 @@
 mod ahead;
 mod check;
 mod options;
-#[cfg(feature = "nvjpeg")]
 mod pictures;
 
 use std::fmt;
@@ -73,7 +72,6 @@ pub struct Builder<D, C> {
     min_slab_bytes: Option<usize>,
     timeout: Option<Duration>,
     patience: Option<Duration>,
-    #[cfg(feature = "nvjpeg")]
     device_share: Option<f64>,
 }
 
@@ -108,7 +106,6 @@ impl<D> Builder<D, crate::batch::Stack> {
             min_slab_bytes: None,
             timeout: None,
             patience: crate::tuning::WATCHDOG,
-            #[cfg(feature = "nvjpeg")]
             device_share: None,
         }
     }
@@ -583,12 +580,10 @@ impl<D: Dataset, C> Builder<D, C> {
             .for_each(|options| options.at_once = at_once);
         warn_of_empty_epochs(&options[0]);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
-        #[cfg(feature = "nvjpeg")]
         let has_pictures = C::IN_PLACE
             && !self.devices.is_empty()
             && !self.by_copy
             && self.dataset.has_encoded_pictures();
-        #[cfg(feature = "nvjpeg")]
         let learned = learned
             .device_share(self.device_share_of_64()?)
             .pictures(has_pictures);
@@ -611,7 +606,6 @@ impl<D: Dataset, C> Builder<D, C> {
         };
         let threads = Threads::start(Pipeline::new(Box::new(factory), options))?;
         // (A decoder takes most of a second to open. Programs have other things to do before they iterate.)
-        #[cfg(feature = "nvjpeg")]
         if has_pictures {
             let devices = self.devices.iter();
             devices.for_each(|device| device.inner.open_decoder());
@@ -657,7 +651,6 @@ impl<D, C> Builder<D, C> {
             min_slab_bytes: self.min_slab_bytes,
             timeout: self.timeout,
             patience: self.patience,
-            #[cfg(feature = "nvjpeg")]
             device_share: self.device_share,
         }
     }

@@ -57,14 +57,12 @@ impl<B: Batch> DataLoader<B> {
         let shard = self.threads.pipeline().options().shard;
         let devices = start.bound_to.unwrap_or(devices);
         let state = LoaderState::new(start, shard, self.owner(devices));
-        #[cfg(feature = "nvjpeg")]
-        let state = if !self.threads.pipeline().has_lost_threads() {
-            let share = &self.threads.pipeline().learned().share;
-            state.of_share(share.from(start.epoch, start.position))
-        } else {
-            state
-        };
-        state
+        let pipeline = self.threads.pipeline();
+        if pipeline.has_lost_threads() {
+            return state;
+        }
+        let share = &pipeline.learned().share;
+        state.of_share(share.from(start.epoch, start.position))
     }
 
     /// Where a rank stands whose batches several devices are given in any order, if one of them has this handle.
@@ -106,7 +104,6 @@ impl Stands<Indexed> for LoaderState {
         self.check(loader.owner(1), options.shard, devices)?;
         let start = self.start();
         options.batching.check(start)?;
-        #[cfg(feature = "nvjpeg")]
         if let Some(share) = self.share() {
             pipeline.learned().share.resume(share);
         }
