@@ -154,8 +154,8 @@ impl Region {
     }
 
     fn has_pictures(&self) -> bool {
-        let rows = self.storage.scattered().filter(|_| self.is_scattered);
-        rows.is_some_and(|rows| !rows.is_list())
+        let has = |rows: &Scattered| !rows.is_list();
+        self.is_scattered && self.storage.scattered().is_some_and(has)
     }
 
     /// Whether the rows are those of a table on the device.
@@ -636,8 +636,10 @@ impl CopyRun {
 
     /// The rows, if they lie elsewhere. (They may have been gathered meanwhile; their table is still valid.)
     fn rows<'a>(&self, host: &'a [Arc<dyn Storage>]) -> Option<&'a Scattered> {
-        let storage = host.get(self.first)?;
-        storage.scattered().filter(|_| self.is_scattered)
+        match self.is_scattered {
+            true => host.get(self.first)?.scattered(),
+            false => None,
+        }
     }
 }
 
