@@ -110,7 +110,6 @@ pub mod loader;
 mod memory;
 mod meter;
 pub mod ops;
-#[cfg(feature = "image")]
 #[doc(hidden)]
 pub mod picture;
 mod pipeline;

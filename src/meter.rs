@@ -119,7 +119,6 @@ pub(crate) struct Meter {
     /// How long the last batch took that one thread made.
     pub(crate) solo: LastSolo,
     /// There are pictures that a device and the CPU share. (Relaxed: the thread that measures the share may see it a batch later.)
-    #[cfg(feature = "nvjpeg")]
     pub(crate) shares_pictures: AtomicBool,
     /// The number of its epoch, and the recorder of what happens in it, if a timeline is wanted.
     number: u64,
@@ -279,8 +278,7 @@ impl Meter {
             device_decoding_ns,
             decoded_by_kernels,
             left_to_cpu,
-            #[cfg(feature = "nvjpeg")]
-                shares_pictures: _,
+            shares_pictures: _,
             replaced,
             skipped,
             retried,

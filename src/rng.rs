@@ -140,7 +140,6 @@ impl SampleRng {
 
     /// Makes the generator that draws which of some pictures a device decodes: the key's position counts pictures in the epoch's order. It
     /// shares no numbers with the others.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn for_decoders(key: RngKey) -> SampleRng {
         SampleRng::at_block(key, 1 << 61)
     }

@@ -15,6 +15,10 @@
     allow(dead_code, reason = "some are for CUDA devices only")
 )]
 
+// What only nvJPEG needs is a table of its own.
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+pub(crate) mod nvjpeg;
+
 use std::time::Duration;
 
 // ---- Scheduling: how much a worker takes at once.
@@ -376,98 +380,38 @@ pub(crate) const ITEMS_PER_THREAD: u64 = 4;
 /// Chosen: on an H200 with seven engines, nvJPEG's bare loop made 19,900, 21,500, 21,200 and 21,000 pictures a second in calls of 32, 64,
 /// 128 and 256.
 /// Elsewhere: the same; two for each engine is the least.
-#[cfg(feature = "nvjpeg")]
 pub(crate) const HARDWARE_CHUNK: usize = 64;
 
-/// The most pictures that kernels are given at once, and the least: blank ones are put behind fewer. A call of 50 pictures (110 KB, 476 x
-/// 404) takes 22 ms on an H100, and one of 256 takes 29; with fewer than 50, nvJPEG has its CPU decode the Huffman codes, for 1.3 ms each.
-///
-/// Chosen: memory bounds how many there are, [`KERNELS_PICTURE_BYTES`].
-/// Elsewhere: not measured.
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) const KERNELS_CHUNK: usize = 256;
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) const KERNELS_LEAST: usize = 64;
-
-/// nvJPEG has two blocks of device memory for the pictures that kernels decode at once. The first has the files, and so much for each
-/// picture; the second has the files this many times.
-///
-/// Chosen: the first takes 797,952 bytes for each (and lists 824), the second 10.0 to 11.1 times the files (nvJPEG 13.0, files of 2.6 KB to
-/// 1.4 MB, grey, 4:2:0 and 4:4:4).
-/// Elsewhere: another nvJPEG may take more. Where there is no memory, fewer pictures are decoded at once, after a stall of half a second.
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) const KERNELS_PICTURE_BYTES: usize = 784 << 10;
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) const KERNELS_FILES_TIMES: usize = 12;
-
-/// How much of the memory for both is the first's. Neither becomes smaller again, so a chunk of many small files and then one of a few
-/// large ones need the most of each.
-///
-/// Chosen: 160 photographs of 110 KB need 146 and 211 MB.
-/// Elsewhere: the same.
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) const KERNELS_FIRST_BLOCK: f64 = 0.41;
-
-/// How much device memory a decoder has for the pictures of a chunk; it has three of these.
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) const DECODER_ARENA_BYTES: usize = 112 << 20;
-
-/// How much of that one picture may take: larger ones are the CPU's.
-#[cfg(feature = "nvjpeg")]
+/// How much of a decoder's memory one picture may take: larger ones are the CPU's.
 pub(crate) const DECODER_PICTURE_BYTES: usize = 56 << 20;
-
-/// The arenas of a decoder that is kernels, which need more for themselves.
-///
-/// Chosen: pictures of 476 x 404 take 300 KB of it. What is left of [`DECODER_MOST_BYTES`], 342 MiB, is for 160 such of 110 KB.
-/// Elsewhere: the same.
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) const KERNELS_ARENA_BYTES: usize = 56 << 20;
-
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-const _: () = assert!(DECODER_PICTURE_BYTES <= KERNELS_ARENA_BYTES);
 
 /// Of a batch whose pictures a device decodes, rows with pixels are copied to it. A gap between them is left out if it has at least this
 /// many bytes; a smaller one is copied with them.
 ///
 /// Chosen: enqueueing a copy from page-locked memory takes 2.7 us (traced on an H200's host), in which its link moves 150 KB.
 /// Elsewhere: on a slower link, leaving out less would pay.
-#[cfg(feature = "nvjpeg")]
 pub(crate) const PICTURE_GAP_BYTES: usize = 128 << 10;
 
 /// Which share of the pictures, of 64, a device decodes beside the CPU before it was measured what is best.
 ///
 /// Chosen: with less, the decoder's calls have few pictures, and it looks slower than it is.
-#[cfg(feature = "nvjpeg")]
 pub(crate) const FIRST_DECODER_SHARE: u8 = 32;
 
 /// By how much shares may differ, of 64, that are as good as equal.
 ///
 /// Chosen: less than half of what [`WORKERS_BUSY`] leaves.
-#[cfg(feature = "nvjpeg")]
 pub(crate) const LIKE_DECODER_SHARES: u8 = 4;
 
 /// After how many batches that were measured the share is fixed, whatever the last ones say.
 ///
 /// Chosen: eight measurements.
-#[cfg(feature = "nvjpeg")]
 pub(crate) const MOST_BATCHES_MEASURED: u64 = 64;
 
 /// How much of their time workers may be busy, if the device decodes no more than the program needs. The rest is for pictures that take
 /// longer than most.
 ///
 /// Chosen.
-#[cfg(feature = "nvjpeg")]
 pub(crate) const WORKERS_BUSY: f64 = 0.85;
 
-/// The most device memory that a decoder has: its three [arenas](DECODER_ARENA_BYTES), and what nvJPEG's slots have room for, or its
-/// kernels take. Beyond it, slots are not made larger (`driver/nvjpeg/slots.rs`): a picture that needs more takes it for its slot alone.
-///
-/// Chosen: 176 MiB are left for nvJPEG's hardware. All kinds of chroma have 168 MiB where there are seven engines and pictures have up to
-/// 1024 x 1024.
-/// Elsewhere: the same.
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) const DECODER_MOST_BYTES: usize = 512 << 20;
-
 /// The longest side of a picture that a device's decoder is given.
-#[cfg(feature = "nvjpeg")]
 pub(crate) const MOST_DECODED_SIDE: u32 = 16_384;

@@ -262,6 +262,32 @@ fn what_is_logged_is_logged_without_locks() {
     assert!(seen > 20, "{seen}");
 }
 
+/// Without the feature nothing is left to a device, as two empty types say: what lies between them needs no gate.
+#[test]
+fn nvjpeg_gates_the_decoder_and_not_its_callers() {
+    let gated = [
+        "device/decoding/engine.rs",
+        "driver/",
+        "image/",
+        "loader/builder/pictures.rs",
+        "loader/iterable.rs",
+        "tuning.rs",
+    ];
+    let mut seen = 0;
+    for file in sources() {
+        let path = file.path.to_string_lossy().replace('\\', "/");
+        for (line, text) in file.text.lines().enumerate() {
+            if text.contains("feature = \"nvjpeg\"") {
+                let may = gated.iter().any(|gated| path.starts_with(gated));
+                let line = line + 1;
+                assert!(may, "{path}:{line}: compile it without `nvjpeg`, too");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 20, "{seen}");
+}
+
 #[test]
 fn the_root_is_small() {
     let files = sources();

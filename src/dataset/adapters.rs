@@ -192,7 +192,6 @@ where
         self.dataset.is_registered()
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn has_encoded_pictures(&self) -> bool {
         self.dataset.has_encoded_pictures()
     }
@@ -264,7 +263,6 @@ where
         self.dataset.is_registered()
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn has_encoded_pictures(&self) -> bool {
         self.dataset.has_encoded_pictures()
     }

@@ -222,7 +222,6 @@ where
         self.dataset.is_registered()
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn has_encoded_pictures(&self) -> bool {
         self.dataset.has_encoded_pictures()
     }

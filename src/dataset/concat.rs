@@ -178,7 +178,6 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
         self.datasets.iter().any(D::is_registered)
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn has_encoded_pictures(&self) -> bool {
         self.datasets.iter().any(D::has_encoded_pictures)
     }

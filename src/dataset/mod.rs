@@ -221,7 +221,6 @@ pub trait Dataset: Send + Sync + 'static {
 
     /// Whether some samples have pictures that a device is to decode, as far as the data set knows. If so, loading waits until it is known
     /// where an epoch goes, and the devices open their decoders when the loader is built.
-    #[cfg(feature = "nvjpeg")]
     #[doc(hidden)]
     fn has_encoded_pictures(&self) -> bool {
         false
@@ -502,7 +501,6 @@ macro_rules! forwarded {
                 (**self).is_registered()
             }
 
-            #[cfg(feature = "nvjpeg")]
             fn has_encoded_pictures(&self) -> bool {
                 (**self).has_encoded_pictures()
             }

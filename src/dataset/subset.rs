@@ -154,7 +154,6 @@ impl<D: Dataset> Dataset for Subset<D> {
         self.dataset.is_registered()
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn has_encoded_pictures(&self) -> bool {
         self.dataset.has_encoded_pictures()
     }

@@ -88,7 +88,6 @@ impl<A: Dataset, B: Dataset> Dataset for Zip<A, B> {
         self.a.is_registered() || self.b.is_registered()
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn has_encoded_pictures(&self) -> bool {
         self.a.has_encoded_pictures() || self.b.has_encoded_pictures()
     }

@@ -9,18 +9,12 @@ use crate::error::{BoxError, Error};
 use crate::sync::{Arc, Mutex};
 use crate::tensor::{Home, Storage};
 
-#[cfg(feature = "nvjpeg")]
 mod engine;
-#[cfg(feature = "nvjpeg")]
 mod job;
-#[cfg(feature = "nvjpeg")]
 mod memory;
-#[cfg(feature = "nvjpeg")]
 mod thread;
-#[cfg(feature = "nvjpeg")]
 mod waiting;
 
-#[cfg(feature = "nvjpeg")]
 pub(super) use thread::Decoder;
 
 /// Rows of a batch, or of a part of one, that were sent and whose pictures are not decoded yet.
@@ -28,10 +22,6 @@ pub(super) use thread::Decoder;
 pub(crate) struct Undecoded(Vec<EncodedRows>);
 
 /// Those of one field.
-#[cfg_attr(
-    not(feature = "nvjpeg"),
-    expect(dead_code, reason = "nothing is encoded")
-)]
 pub(super) struct EncodedRows {
     /// It has the pictures. Behind it is the batch's slab, which stays out until they are decoded.
     pub(super) storage: Arc<dyn Storage>,
@@ -45,7 +35,6 @@ pub(super) struct EncodedRows {
     pub(super) held: Held,
 }
 
-#[cfg(feature = "nvjpeg")]
 impl EncodedRows {
     /// The name of their device.
     fn device(&self) -> String {
@@ -63,10 +52,6 @@ pub(super) struct Held {
 /// The slabs whose pictures a device decodes, by where they belong: one for each field.
 pub(super) struct HeldSlabs {
     ring: Arc<Ring>,
-    #[cfg_attr(
-        not(feature = "nvjpeg"),
-        expect(dead_code, reason = "nothing is encoded")
-    )]
     driver: Driver,
     slabs: Mutex<Slabs>,
 }
@@ -95,7 +80,6 @@ impl HeldSlabs {
     }
 
     /// The decoder goes on.
-    #[cfg(feature = "nvjpeg")]
     fn comes_home(&self) {
         self.slabs.lock().is_late = false;
     }
@@ -107,7 +91,6 @@ impl HeldSlabs {
     }
 }
 
-#[cfg(feature = "nvjpeg")]
 impl Held {
     /// Before the copy is in the list of flights, so that a thread that looks for the slab finds it there or here.
     pub(super) fn new(of: &Arc<HeldSlabs>, home: Option<Home>) -> Held {
@@ -131,10 +114,6 @@ impl Drop for Held {
 }
 
 /// Why the rows of a batch are not made.
-#[cfg_attr(
-    not(feature = "nvjpeg"),
-    expect(dead_code, reason = "nothing is encoded")
-)]
 pub(crate) enum NotDecoded {
     /// A picture is at fault, of this row of the batch or part: the CPU cannot decode it either.
     Picture {
@@ -158,12 +137,10 @@ impl Undecoded {
         self.0.is_empty()
     }
 
-    #[cfg(feature = "nvjpeg")]
     pub(super) fn add(&mut self, rows: EncodedRows) {
         self.0.push(rows);
     }
 
-    #[cfg(feature = "nvjpeg")]
     pub(super) fn into_rows(self) -> Vec<EncodedRows> {
         self.0
     }

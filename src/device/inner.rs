@@ -2,9 +2,7 @@
 
 use std::collections::VecDeque;
 
-#[cfg(feature = "nvjpeg")]
-use super::decoding::{Decoder, NotDecoded};
-use super::decoding::{HeldSlabs, Undecoded, WhenDecoded};
+use super::decoding::{Decoder, HeldSlabs, NotDecoded, Undecoded, WhenDecoded};
 use super::flights::{Coming, Flight, Flights, Lane, Timing, drop_owner};
 use super::pool::Pool;
 use super::registered::Parking;
@@ -39,7 +37,6 @@ pub(crate) struct DeviceInner {
     /// Spans on the embedder's streams that have not ended.
     spans: Mutex<VecDeque<Timing>>,
     /// Decodes pictures of batches that were sent, once it is known that there will be any.
-    #[cfg(feature = "nvjpeg")]
     decoder: OnceLock<Decoder>,
     /// What it has of the ring.
     pub(super) held: Arc<HeldSlabs>,
@@ -87,7 +84,6 @@ impl DeviceInner {
             for_kernels: OnceLock::new(),
             staged: Arc::default(),
             spans: Mutex::default(),
-            #[cfg(feature = "nvjpeg")]
             decoder: OnceLock::new(),
             held: HeldSlabs::new(&ring, &driver),
             ring,
@@ -167,9 +163,7 @@ impl DeviceInner {
     pub(crate) fn offload(&self) -> Offload {
         Offload {
             gathers: Some(self.driver.backend()),
-            #[cfg(feature = "nvjpeg")]
             decodes: self.driver.decodes(),
-            #[cfg(feature = "nvjpeg")]
             own: None, // each task's are its own
         }
     }
@@ -268,14 +262,12 @@ impl DeviceInner {
 
 impl DeviceInner {
     /// Whether pictures that come now need not wait until the decoder is open: it is, or could not be opened.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn is_decoder_ready(&self) -> bool {
         self.decoder.get().is_some_and(Decoder::was_tried)
     }
 
     /// Begins to open the decoder: pictures will come. It does not wait. If opening fails, it is tried again when they are there, and they
     /// are told why.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn open_decoder(&self) {
         match self.decoder() {
             Ok(decoder) => decoder.open(),
@@ -285,7 +277,6 @@ impl DeviceInner {
 
     /// Has pictures decoded that were sent as they are.
     pub(crate) fn decode(&self, undecoded: Undecoded, when_decoded: WhenDecoded) {
-        #[cfg(feature = "nvjpeg")]
         match self.decoder() {
             Ok(decoder) => decoder.decode(undecoded, when_decoded),
             Err(error) => {
@@ -293,24 +284,16 @@ impl DeviceInner {
                 when_decoded(Err(NotDecoded::Failed(error)));
             }
         }
-        #[cfg(not(feature = "nvjpeg"))]
-        drop((undecoded, when_decoded)); // there are none
     }
 
     /// When the decoder was done with anything last, if it was.
     pub(crate) fn decoder_moved(&self) -> Option<Instant> {
-        #[cfg(feature = "nvjpeg")]
-        return self.decoder.get()?.moved();
-        #[cfg(not(feature = "nvjpeg"))]
-        None
+        self.decoder.get()?.moved()
     }
 
     /// How many bytes the decoder has: of the device, and page-locked.
     pub(super) fn decoder_bytes(&self) -> [usize; 2] {
-        #[cfg(feature = "nvjpeg")]
-        return self.decoder.get().map_or([0; 2], Decoder::bytes);
-        #[cfg(not(feature = "nvjpeg"))]
-        [0; 2]
+        self.decoder.get().map_or([0; 2], Decoder::bytes)
     }
 
     /// The decoder is not waited for any more. Until it goes on, the slabs that it has are not waited for, either.
@@ -319,7 +302,6 @@ impl DeviceInner {
     }
 
     /// The decoder's thread, which is started when it is needed first.
-    #[cfg(feature = "nvjpeg")]
     fn decoder(&self) -> Result<&Decoder> {
         if let Some(decoder) = self.decoder.get() {
             return Ok(decoder);

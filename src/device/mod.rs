@@ -41,7 +41,6 @@ pub use self::download::Download;
 pub(crate) use self::flights::Coming;
 pub use self::handle::{Device, MemoryStats, Stream};
 pub(crate) use self::host_memory::block_bytes;
-#[cfg(feature = "nvjpeg")]
 pub(crate) use self::inner::DeviceInner;
 pub(crate) use self::piece::{FillingSlab, Piece, Pieces};
 pub(crate) use self::ring::{Kind, Reservation, Ring, Slab, SlabQuota};

@@ -6,9 +6,7 @@ use std::ptr::NonNull;
 use super::block::DeviceBlock;
 use super::buffer_set::Size;
 use super::buffers::{self, Rows, Target};
-use super::decoding::Undecoded;
-#[cfg(feature = "nvjpeg")]
-use super::decoding::{EncodedRows, Held};
+use super::decoding::{EncodedRows, Held, Undecoded};
 use super::flights::{Lane, drop_owner};
 use super::inner::{DeviceInner, Measured};
 use super::staging::Staging;
@@ -23,7 +21,6 @@ use crate::tensor::{
     ALIGNMENT, DType, Element, RowList, Scattered, Shape, Storage, TableColumn, Tensor,
 };
 use crate::trace::span;
-#[cfg(feature = "nvjpeg")]
 use crate::tuning::PICTURE_GAP_BYTES;
 
 /// The host tensors of a batch, as [`Batch::tensors`](crate::Batch::tensors) shows them.
@@ -129,10 +126,8 @@ impl Region {
         match rows.list() {
             RowList::Numbers(_, column) => table::check(&**column, device),
             RowList::Addresses(_) if rows.backend() == Some(device.driver.backend()) => Ok(()),
-            #[cfg(feature = "nvjpeg")]
             RowList::Pictures(_) if is_ahead => Ok(()),
             _ => {
-                let _ = is_ahead;
                 self.base = rows.gathered();
                 (self.is_pinned, self.is_scattered) = (false, false);
                 Ok(())
@@ -147,7 +142,6 @@ impl Region {
         (block, to): (&Arc<DeviceBlock>, u64),
         undecoded: &mut Undecoded,
     ) {
-        #[cfg(feature = "nvjpeg")]
         if self.has_pictures() {
             undecoded.add(EncodedRows {
                 storage: Arc::clone(&self.storage),
@@ -157,13 +151,11 @@ impl Region {
                 held: Held::new(&device.held, self.storage.home()),
             });
         }
-        #[cfg(not(feature = "nvjpeg"))]
-        let _ = (device, block, to, undecoded);
     }
 
     fn has_pictures(&self) -> bool {
-        let rows = self.storage.scattered().filter(|_| self.is_scattered);
-        rows.is_some_and(|rows| !rows.is_list())
+        let has = |rows: &Scattered| !rows.is_list();
+        self.is_scattered && self.storage.scattered().is_some_and(has)
     }
 
     /// Whether the rows are those of a table on the device.
@@ -663,7 +655,6 @@ impl CopyRun {
     /// Its bytes that are copied as they are: all, but for the rows of pictures that the device decodes.
     fn parts(&self, host: &[Arc<dyn Storage>]) -> impl Iterator<Item = Range<usize>> + use<> {
         let (all, parts) = match self.rows(host) {
-            #[cfg(feature = "nvjpeg")]
             Some(rows) if !rows.is_list() => (None, rows.parts_of_pixels(PICTURE_GAP_BYTES)),
             _ => (Some(0..self.bytes), Vec::new()),
         };
@@ -672,8 +663,10 @@ impl CopyRun {
 
     /// The rows, if they lie elsewhere. (They may have been gathered meanwhile; their table is still valid.)
     fn rows<'a>(&self, host: &'a [Arc<dyn Storage>]) -> Option<&'a Scattered> {
-        let storage = host.get(self.first)?;
-        storage.scattered().filter(|_| self.is_scattered)
+        match self.is_scattered {
+            true => host.get(self.first)?.scattered(),
+            false => None,
+        }
     }
 }
 

@@ -20,7 +20,6 @@ pub(crate) mod nvjpeg;
 
 pub(crate) use self::kernels::{Kernel, Labelling, Mixture, Normalizing, Weights, rows};
 use crate::error::{DeviceFault, Error, Result};
-#[cfg(feature = "nvjpeg")]
 use crate::picture::DecoderLimits;
 use crate::tensor::Backend;
 
@@ -334,16 +333,17 @@ impl Driver {
     }
 
     /// What pictures the device decodes itself, if it does.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn decodes(&self) -> Option<DecoderLimits> {
-        match self {
-            Driver::Cuda(_) if cfg!(not(target_os = "linux")) => None, // there is no nvJPEG
-            _ => Some(DecoderLimits {
-                least_side: 1,
-                most_side: crate::tuning::MOST_DECODED_SIDE,
-                picture_bytes: crate::tuning::DECODER_PICTURE_BYTES,
-            }),
-        }
+        let has_decoder = match self {
+            Driver::Cpu(_) => true, // what stands in for one
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(_) => cfg!(target_os = "linux"), // there is no other nvJPEG
+        };
+        (cfg!(feature = "nvjpeg") && has_decoder).then_some(DecoderLimits {
+            least_side: 1,
+            most_side: crate::tuning::MOST_DECODED_SIDE,
+            picture_bytes: crate::tuning::DECODER_PICTURE_BYTES,
+        })
     }
 
     /// Whether device memory is host memory, which a program may read in place.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::decode::{Baseline, DecodeOptions, OnCpu, check_size, is_turned};
+use super::decode::{Baseline, DecodeOptions, OnCpu, check_size};
 use super::geometry::{Frame, Geometry};
 use super::pixels;
 use super::plan::{ImageTransform, Interpolation};
@@ -37,7 +37,7 @@ impl<'a> Encoded<'a> {
         {
             return Err(OnCpu::TooLarge);
         }
-        if decoding.exif_orientation && is_turned(bytes) {
+        if decoding.exif_orientation && Baseline::is_turned(bytes) {
             return Err(OnCpu::Turned);
         }
         let geometry = Geometry::draw(size, plan, seed, decoding.max_pixels);

@@ -1,8 +1,12 @@
 //! The sample: a picture that is decoded straight into its row of the batch.
 
+#[cfg_attr(not(feature = "nvjpeg"), path = "lazy/no_device.rs")]
+mod on_device;
+
 use std::fmt;
 use std::path::PathBuf;
 
+pub(super) use self::on_device::OnDevice;
 use super::ImageError;
 use super::decode::{self, DecodeOptions};
 use super::error::Cause;
@@ -12,13 +16,7 @@ use super::opened::Opened;
 use super::pixels::Look;
 use super::plan::ImageTransform;
 use super::size::Size;
-#[cfg(feature = "nvjpeg")]
-use super::{Decode, Encoded, OnCpu};
-#[cfg(feature = "nvjpeg")]
-use crate::BoxError;
 use crate::error::CollateError;
-#[cfg(feature = "nvjpeg")]
-use crate::picture::{Change, DecoderLimits, Drawing, EncodedPicture};
 use crate::sample::{Field, Filled, Layout, Row};
 use crate::tensor::Shape;
 use crate::{Sample, SampleRng, Tensor};
@@ -85,8 +83,8 @@ pub struct LazyImage {
     /// The seed of the transform's random numbers.
     seed: u64,
     decoding: DecodeOptions,
-    #[cfg(feature = "nvjpeg")]
-    decode: Decode,
+    /// How it is left to the device that decodes it; `None`: the CPU does.
+    on_device: Option<OnDevice>,
 }
 
 enum ImageSource {
@@ -140,8 +138,7 @@ impl LazyImage {
             transform: None,
             seed: 0,
             decoding: DecodeOptions::default(),
-            #[cfg(feature = "nvjpeg")]
-            decode: Decode::Cpu,
+            on_device: None,
         }
     }
 
@@ -181,21 +178,18 @@ impl LazyImage {
         self
     }
 
-    /// Sets where the picture is decoded. Default: on the CPU.
-    #[cfg(feature = "nvjpeg")]
-    pub fn with_decode(mut self, decode: Decode) -> LazyImage {
-        self.decode = decode;
+    pub(super) fn on_device(mut self, on_device: Option<OnDevice>) -> LazyImage {
+        self.on_device = on_device;
         self
     }
 
     /// The rows of a batch that begins with this picture.
     fn field(&self, layout: &mut Layout) -> Result<Field<u8>, CollateError> {
         let shape = self.shape().map_err(load)?;
-        #[cfg(feature = "nvjpeg")]
-        if self.decode != Decode::Cpu {
-            return layout.pictures(&shape);
+        match self.on_device {
+            Some(device) => device.field(&shape, layout),
+            None => layout.field(&shape),
         }
-        layout.field(&shape)
     }
 
     pub(super) fn decoding(mut self, decoding: DecodeOptions) -> LazyImage {
@@ -228,16 +222,6 @@ impl LazyImage {
     pub fn geometry(&self) -> Result<Geometry, ImageError> {
         let geometry = self.open().and_then(|opened| self.geometry_of(&opened));
         geometry.map_err(|cause| self.error(cause))
-    }
-
-    /// The picture for a device that decodes it. `Err` says why the CPU does; whatever is wrong with the picture,
-    /// [`decode`](LazyImage::decode) will say.
-    #[cfg(feature = "nvjpeg")]
-    #[doc(hidden)]
-    pub fn for_device(&self, limits: DecoderLimits) -> Result<Encoded<'_>, OnCpu> {
-        let file = self.source.encoded().map_err(|_| OnCpu::NotJpeg)?;
-        let plan = self.transform.as_ref();
-        Encoded::read(file, self.decoding, plan, self.seed, limits)
     }
 
     /// Decodes and transforms the picture now, into a tensor of shape `[height, width, 3]`.
@@ -327,98 +311,20 @@ impl Sample for LazyImage {
         }
     }
 
-    #[cfg_attr(not(feature = "nvjpeg"), expect(unused_mut))]
-    fn fill(mut self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
+    fn fill(self, field: &Field<u8>, row: &mut Row<'_>) -> Result<(), CollateError> {
         if self.transform.is_none()
             && let ImageSource::Rgb(pixels) = self.source
         {
             return row.take(field, pixels);
         }
-        #[cfg(feature = "nvjpeg")]
-        if self.decode != Decode::Cpu
-            && let Some(limits) = row.decoder(field, self.decode == Decode::Both)
-        {
-            let new = |limits| EncodedImage::take(&mut self, limits).map_err(OnCpu::name);
-            let reason = match limits.and_then(new) {
-                Ok((picture, file)) => return row.leave_encoded(field, Box::new(picture), file),
-                Err(reason) => reason,
-            };
-            row.decoding(|row| self.draw_into(field, row))?;
-            row.is_left_to_cpu(field, reason);
-            return Ok(());
+        match self.on_device {
+            Some(device) => device.fill(self, field, row),
+            None => row.decoding(|row| self.draw_into(field, row)),
         }
-        row.decoding(|row| self.draw_into(field, row))
     }
 
     fn finish(field: Field<u8>, _: Vec<()>, filled: &mut Filled) -> Tensor<u8> {
         filled.take(field)
-    }
-}
-
-/// A picture whose row the batch's device makes.
-#[cfg(feature = "nvjpeg")]
-struct EncodedImage {
-    drawing: Drawing,
-    changes: Vec<Change>,
-    path: Option<PathBuf>,
-    transform: Option<ImageTransform>,
-    seed: u64,
-    decoding: DecodeOptions,
-}
-
-#[cfg(feature = "nvjpeg")]
-impl EncodedImage {
-    /// Takes the picture's parts, unless the CPU is to decode it; and its file, as the decoder takes it, which has the same pixels.
-    fn take(
-        image: &mut LazyImage,
-        limits: DecoderLimits,
-    ) -> Result<(EncodedImage, FileBytes), OnCpu> {
-        let encoded = image.for_device(limits)?;
-        let (drawing, changes) = (*encoded.drawing(), encoded.changes().to_vec());
-        let [before, behind] = encoded.frame();
-        let data = encoded.data();
-        let mut file = match &mut image.source {
-            ImageSource::File(file) => std::mem::take(file),
-            // A program's own bytes are not changed.
-            other => FileBytes::from(other.encoded().map_err(|_| OnCpu::NotJpeg)?.to_vec()),
-        };
-        file.frame(&before, data, &behind);
-        let picture = EncodedImage {
-            drawing,
-            changes,
-            path: image.path.take(),
-            transform: image.transform.take(),
-            seed: image.seed,
-            decoding: image.decoding,
-        };
-        Ok((picture, file))
-    }
-}
-
-#[cfg(feature = "nvjpeg")]
-impl EncodedPicture for EncodedImage {
-    fn drawing(&self) -> &Drawing {
-        &self.drawing
-    }
-
-    fn changes(&self) -> &[Change] {
-        &self.changes
-    }
-
-    fn draw(&self, file: &[u8], row: &mut [u8]) -> Result<(), BoxError> {
-        let image = LazyImage {
-            source: ImageSource::Encoded(Box::new(file.to_vec())),
-            path: self.path.clone(),
-            transform: self.transform.clone(),
-            seed: self.seed,
-            decoding: self.decoding,
-            decode: Decode::Cpu,
-        };
-        let drawn = image.open().and_then(|opened| {
-            let geometry = image.geometry_of(&opened)?;
-            opened.draw(&geometry, image.look(), image.may_scale(), row)
-        });
-        drawn.map_err(|cause| image.error(cause).into())
     }
 }
 

@@ -157,12 +157,10 @@ impl LoaderState {
     }
 
     /// With the share of pictures that a device decodes, of 64.
-    #[cfg(feature = "nvjpeg")]
     pub(super) fn of_share(self, share: Option<u8>) -> LoaderState {
         LoaderState { share, ..self }
     }
 
-    #[cfg(feature = "nvjpeg")]
     pub(super) fn share(&self) -> Option<u8> {
         self.share
     }

@@ -256,17 +256,6 @@ impl ChangeMemory {
             bytes: moves.min(2) * between + 2 * counts,
         }
     }
-
-    /// Where the picture is when pixels have moved so many times, from the memory's beginning; `None` if that is the row.
-    pub(crate) fn place(&self, moved: usize) -> Option<usize> {
-        let is_second = (self.moves - moved).is_multiple_of(2);
-        (moved < self.moves).then_some(if is_second { self.between } else { 0 })
-    }
-
-    /// Where a pass, by its number, puts its counts.
-    pub(crate) fn counts_of(&self, pass: usize) -> usize {
-        self.moves.min(2) * self.between + pass % 2 * self.counts
-    }
 }
 
 const _: () = assert!(ChangeMemory::PART_BYTES.is_multiple_of(PlaneLayout::ALIGN));

@@ -3,8 +3,9 @@
 use std::error::Error;
 use std::fmt;
 
+use super::change::ChangeMemory;
 use super::weights::Axis;
-use super::{Change, ChangeMemory, PlaneLayout, Sampling};
+use super::{Change, PlaneLayout, Sampling};
 
 /// Which pixels of a decoded picture become which of a row of `size` pixels, RGB.
 ///
@@ -88,14 +89,13 @@ impl Steps {
         &self.drawing
     }
 
-    #[cfg(all(target_os = "linux", not(miri)))]
     pub(crate) fn changes(&self) -> &[Change] {
         &self.changes
     }
 
     /// The width and height of the row's picture.
     pub(crate) fn size(&self) -> [u32; 2] {
-        Change::last_size(&self.changes, self.drawing.size)
+        Change::last_size(self.changes(), self.drawing.size)
     }
 }
 

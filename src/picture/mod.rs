@@ -10,48 +10,22 @@
 //! Nothing here knows of files, threads or devices, so both `image`, which makes drawings, and `driver`, which carries them out, may
 //! use it.
 
+pub(crate) mod change;
 mod colour;
+pub(crate) mod drawing;
+mod planes;
+mod render;
 mod warp;
+pub(crate) mod weights;
 
+pub use change::{Change, Cut};
 pub use colour::Colour;
+pub(crate) use drawing::Steps;
+pub use drawing::{DecoderLimits, Drawing, EncodedPicture, Filter};
+pub use planes::{PlaneLayout, Planes, Sampling};
 pub use warp::Warp;
 
-#[cfg(feature = "nvjpeg")]
-#[cfg_attr(
-    any(not(target_os = "linux"), miri),
-    allow(
-        dead_code,
-        reason = "passes are for the kernel, which is for Linux only"
-    )
-)]
-mod change;
-#[cfg(feature = "nvjpeg")]
-mod drawing;
-#[cfg(feature = "nvjpeg")]
-mod planes;
-#[cfg(feature = "nvjpeg")]
-mod render;
-#[cfg(feature = "nvjpeg")]
-mod weights;
-
-#[cfg(feature = "nvjpeg")]
-pub(crate) use change::ChangeMemory;
-#[cfg(feature = "nvjpeg")]
-pub use change::{Change, Cut};
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) use change::{Counts, passes};
-#[cfg(feature = "nvjpeg")]
-pub(crate) use drawing::Steps;
-#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-pub(crate) use drawing::tiles;
-#[cfg(feature = "nvjpeg")]
-pub use drawing::{DecoderLimits, Drawing, EncodedPicture, Filter};
-#[cfg(feature = "nvjpeg")]
-pub use planes::{PlaneLayout, Planes, Sampling};
-#[cfg(all(test, feature = "nvjpeg"))]
-pub(crate) use weights::Axis;
-
-#[cfg(all(test, feature = "nvjpeg"))]
+#[cfg(test)]
 mod tests;
 
 /// Paints over a part of a picture (left, top, width, height) with rows of `width` RGB pixels.

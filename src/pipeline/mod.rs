@@ -29,9 +29,8 @@ pub use self::shared::sizing::{WorkerSizing, Workers};
 pub(crate) use self::threads::consumer::{Asking, NextTask, Waiting};
 pub(crate) use self::threads::pipeline::Pipeline;
 pub(crate) use self::threads::start::Threads;
-#[cfg(feature = "nvjpeg")]
-pub(crate) use self::traits::Watched;
 pub(crate) use self::traits::{
     Beginning, Changes, EpochHandle, Learned, OwnItems, Patience, SendWindow, TransferQueue,
+    Watched,
 };
 pub(crate) use self::transfer::queue::DeviceQueue;

@@ -44,10 +44,6 @@ macro_rules! say {
 
 macro_rules! say_error { ($($text:tt)+) => { $crate::sync::log::say!(Error, $($text)+) }; }
 macro_rules! say_warn { ($($text:tt)+) => { $crate::sync::log::say!(Warn, $($text)+) }; }
-#[cfg(feature = "nvjpeg")]
-macro_rules! say_info { ($($text:tt)+) => { $crate::sync::log::say!(Info, $($text)+) }; }
 macro_rules! say_debug { ($($text:tt)+) => { $crate::sync::log::say!(Debug, $($text)+) }; }
 
-#[cfg(feature = "nvjpeg")]
-pub(crate) use say_info as info;
 pub(crate) use {say, say_debug as debug, say_error as error, say_warn as warn};

@@ -50,15 +50,15 @@ impl Filled {
             Ok(spec) => spec,
             Err(error) => panic!("Filled::take: {error}"),
         };
-        let (offset, row_bytes, scattered) = (spec.offset, spec.row_bytes, spec.is_scattered());
+        let (offset, row_bytes) = (spec.offset, spec.row_bytes);
+        let (scattered, has_pictures) = (spec.is_scattered(), spec.has_pictures());
         let rows = spec.form.rows(self.layout.rows());
         let taken = self.layout.mark_taken(field.index);
         assert!(!taken, "Filled::take: this field was taken before");
         let shape = Shape::batched(rows, &field.row_shape);
         // SAFETY: the field lies inside the slab (*layouts are in bounds and aligned*).
         let base = unsafe { self.base.add(offset) };
-        #[cfg(feature = "nvjpeg")]
-        if let Some(sources) = &self.sources {
+        if let (true, Some(sources)) = (has_pictures, &self.sources) {
             let (pictures, reasons) = sources
                 .pictures
                 .take(field.index, self.slab.meter().map(|meter| &**meter));

@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 
 use super::{Backend, Column, DType, Element, Offload, Shape, Tensor};
 use crate::error::CollateError;
-#[cfg(feature = "nvjpeg")]
 use crate::picture::DecoderLimits;
 use crate::sync::{Arc, Ordering, plain, thread_local};
 use crate::tuning::GATHERED_ROW_BYTES;
@@ -45,9 +44,6 @@ pub(super) struct FieldSpec {
     pub(super) offset: usize,
     pub(super) row_bytes: usize,
     pub(super) form: Form,
-    /// Rows may hold nothing yet, because the device decodes pictures into them.
-    #[cfg(feature = "nvjpeg")]
-    pub(super) is_picture: bool,
     /// The field was taken out of the filled slab.
     taken: bool,
 }
@@ -59,6 +55,8 @@ pub(super) enum Form {
     Dense,
     /// The slab holds the rows' addresses instead of the rows.
     Scattered,
+    /// Consecutive, one for each sample. A row may hold nothing yet, because the device decodes a picture into it.
+    Pictures,
     /// Consecutive; sample `i` has the rows from `places[i]` to `places[i + 1]`. Places ascend, and there is one more
     /// of them than samples. The last one is the number of rows.
     Ragged(Arc<[usize]>),
@@ -174,24 +172,24 @@ impl Layout {
     }
 
     /// Adds a field of pictures, which the batch's device may decode: as [`field`](Layout::field) otherwise.
-    #[cfg(feature = "nvjpeg")]
     #[doc(hidden)]
     pub fn pictures(&mut self, row_shape: &[usize]) -> Result<Field<u8>, CollateError> {
-        let field = self.field(row_shape)?;
+        let form = match self.offload.decodes {
+            Some(_) => Form::Pictures,
+            None => Form::Dense,
+        };
+        let field = self.push::<u8>(row_shape, row_bytes::<u8>(row_shape)?, form)?;
         self.has_pictures = true;
-        self.fields[field.index].is_picture = self.offload.decodes.is_some();
         Ok(field)
     }
 
     /// What the device decodes into the rows of this field, if it does.
-    #[cfg(feature = "nvjpeg")]
     pub(super) fn decodes(&self, field: &Field<u8>) -> Option<DecoderLimits> {
         let spec = self.spec(field).ok()?;
-        self.offload.decodes.filter(|_| spec.is_picture)
+        self.offload.decodes.filter(|_| spec.has_pictures())
     }
 
     /// Whether the picture of this row is the device's, where the CPU decodes others.
-    #[cfg(feature = "nvjpeg")]
     pub(super) fn is_devices_own(&self, row: usize) -> bool {
         self.offload.own.is_some_and(|own| own.has(row))
     }
@@ -240,7 +238,7 @@ impl Layout {
             .ok_or(CollateError::TooLarge)?;
         let bytes = match form {
             Form::Scattered => self.rows * size_of::<*const u8>(),
-            Form::Dense | Form::Ragged(_) => bytes,
+            Form::Dense | Form::Pictures | Form::Ragged(_) => bytes,
         };
         let offset = self
             .size_bytes
@@ -256,8 +254,6 @@ impl Layout {
             offset,
             row_bytes,
             form,
-            #[cfg(feature = "nvjpeg")]
-            is_picture: false,
             taken: false,
         });
         Ok(Field {
@@ -290,7 +286,7 @@ impl Layout {
     /// The size of one sample's rows in bytes, wherever they lie; the mean where it differs between samples.
     pub(crate) fn sample_bytes(&self) -> usize {
         let rows = self.fields.iter().map(|spec| match &spec.form {
-            Form::Dense | Form::Scattered => spec.row_bytes,
+            Form::Dense | Form::Scattered | Form::Pictures => spec.row_bytes,
             Form::Ragged(_) => {
                 (spec.row_bytes * spec.form.rows(self.rows)).div_ceil(self.rows.max(1))
             }
@@ -317,7 +313,7 @@ impl Layout {
                     && match spec.form {
                         Form::Dense => true,
                         Form::Scattered => column.registered() == self.offload.gathers,
-                        Form::Ragged(_) => false,
+                        Form::Pictures | Form::Ragged(_) => false,
                     }
             })
     }
@@ -338,7 +334,7 @@ impl Layout {
 }
 
 impl FieldSpec {
-    /// Whether the slab has one row for each sample.
+    /// Whether the slab has one row for each sample, which holds what is written there.
     #[inline]
     pub(super) fn is_dense(&self) -> bool {
         matches!(self.form, Form::Dense)
@@ -350,13 +346,14 @@ impl FieldSpec {
         matches!(self.form, Form::Scattered)
     }
 
+    /// Whether the device decodes pictures into rows.
+    pub(super) fn has_pictures(&self) -> bool {
+        matches!(self.form, Form::Pictures)
+    }
+
     /// Whether rows lie elsewhere, or some may.
     fn has_sources(&self) -> bool {
-        #[cfg(feature = "nvjpeg")]
-        if self.is_picture {
-            return true;
-        }
-        self.is_scattered()
+        self.is_scattered() || self.has_pictures()
     }
 }
 
@@ -364,7 +361,7 @@ impl Form {
     /// The number of rows for this many samples.
     pub(super) fn rows(&self, samples: usize) -> usize {
         match self {
-            Form::Dense | Form::Scattered => samples,
+            Form::Dense | Form::Scattered | Form::Pictures => samples,
             Form::Ragged(places) => places.last().copied().unwrap_or(0),
         }
     }

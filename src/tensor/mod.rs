@@ -29,7 +29,6 @@ mod offload;
 mod owned;
 pub(crate) mod packed;
 pub(crate) mod padded;
-#[cfg(feature = "nvjpeg")]
 pub(crate) mod pictures;
 pub(crate) mod ragged;
 #[expect(unsafe_code, reason = "several threads write rows of one slab")]
@@ -48,12 +47,9 @@ pub(crate) use array_element::ArrayElement;
 pub(crate) use column::{Column, are_below};
 pub(crate) use filled::Filled;
 pub(crate) use layout::{ALIGNMENT, Field, Layout};
-pub(crate) use offload::Offload;
-#[cfg(feature = "nvjpeg")]
-pub(crate) use offload::{OwnPictures, WHOLE_SHARE};
+pub(crate) use offload::{Offload, OwnPictures, WHOLE_SHARE};
 pub(crate) use packed::{PackedBatch, PackedRow};
 pub(crate) use padded::PaddedTensor;
-#[cfg(feature = "nvjpeg")]
 pub(crate) use pictures::{DecodedIn, PictureRow};
 pub(crate) use ragged::{Ragged, RaggedTensor};
 pub(crate) use row::{Row, copy_rows};

@@ -1,9 +1,7 @@
 //! What a batch leaves to its device.
 
 use super::Backend;
-#[cfg(feature = "nvjpeg")]
 use crate::picture::DecoderLimits;
-#[cfg(feature = "nvjpeg")]
 use crate::rng::{RngKey, SampleRng};
 
 /// What the device that a batch is made for does itself. By default, nothing: all rows are made on the host.
@@ -12,21 +10,17 @@ pub(crate) struct Offload {
     /// It gathers rows that lie in memory that was registered for this backend's devices.
     pub(crate) gathers: Option<Backend>,
     /// It decodes such pictures.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) decodes: Option<DecoderLimits>,
     /// Which of them are its own, where the CPU decodes others.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) own: Option<OwnPictures>,
 }
 
 /// The share of a whole, in which shares of pictures are counted. So many pictures that follow each other in the order have exactly their
 /// share in each decoder, unless their batch has fewer.
-#[cfg(feature = "nvjpeg")]
 pub(crate) const WHOLE_SHARE: u8 = 64;
 
 /// Which rows of a task a device decodes, where the CPU decodes the others. It follows from the seed, the epoch and the row's place in the
 /// order, so it is the same for any number of workers, ranks, or interruptions.
-#[cfg(feature = "nvjpeg")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct OwnPictures {
     /// How many of 64.
@@ -38,7 +32,6 @@ pub(crate) struct OwnPictures {
     pub(crate) step: u64,
 }
 
-#[cfg(feature = "nvjpeg")]
 impl OwnPictures {
     /// Whether a row is among them.
     ///
@@ -63,7 +56,7 @@ impl OwnPictures {
     }
 }
 
-#[cfg(all(test, feature = "nvjpeg"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -5,14 +5,12 @@ use std::ops::Range;
 use std::ptr::NonNull;
 
 use super::layout::{FieldSpec, Form};
-#[cfg(feature = "nvjpeg")]
 use super::pictures::{Content, EncodedFile};
 use super::storage::VecStorage;
 use super::{Column, Element, Field, Layout, Shape, Sources, Tensor};
 use crate::error::CollateError;
 use crate::memory::copy_streaming;
 use crate::meter::Decoding;
-#[cfg(feature = "nvjpeg")]
 use crate::picture::{DecoderLimits, EncodedPicture, Steps};
 use crate::sync::Arc;
 use crate::tuning::STREAMED_ROW_BYTES;
@@ -162,12 +160,6 @@ impl<'a> Row<'a> {
         }
         let offset = spec.offset + self.row * spec.row_bytes;
         let elements = spec.row_bytes / size_of::<T>();
-        #[cfg(feature = "nvjpeg")]
-        if let (true, Some(sources)) = (spec.is_picture, self.sources) {
-            sources
-                .pictures
-                .note(field.index, self.row, Content::Pixels);
-        }
         self.mark(field.index);
         // SAFETY: `spec` checked the field, so the row lies within the layout's bytes (*layouts are in bounds and aligned*).
         Ok(unsafe { self.lend(offset, elements) })
@@ -175,7 +167,6 @@ impl<'a> Row<'a> {
 
     /// What the batch's device decodes into this field, if it does; or why it decodes nothing of this batch. If the device `shares` the
     /// pictures with the CPU, `None` says too that this one is the CPU's. (Public in name only.)
-    #[cfg(feature = "nvjpeg")]
     #[doc(hidden)]
     pub fn decoder(
         &self,
@@ -205,7 +196,6 @@ impl<'a> Row<'a> {
     /// # Panics
     ///
     /// If the device does [not decode](Row::decoder), or if what the picture says of its pixels is not sound.
-    #[cfg(feature = "nvjpeg")]
     #[doc(hidden)]
     pub fn leave_encoded(
         &mut self,
@@ -226,7 +216,7 @@ impl<'a> Row<'a> {
         self.mark(field.index);
         let spec = self.layout.spec(field)?;
         let (streaming, offset) = (self.streaming, spec.offset + self.row * spec.row_bytes);
-        // SAFETY: a field of pictures is dense, and `spec` checked it, so the row lies within the layout's bytes (*layouts are in bounds
+        // SAFETY: a field of pictures has a row for each sample, and `spec` checked it, so the row lies within the layout's bytes (*layouts are in bounds
         // and aligned*).
         let room: &mut [u8] = unsafe { self.lend(offset, spec.row_bytes) };
         let bytes = file.as_ref();
@@ -243,7 +233,6 @@ impl<'a> Row<'a> {
     }
 
     /// Says why a row was written whose picture the batch's device does not decode, for the statistics. (Public in name only.)
-    #[cfg(feature = "nvjpeg")]
     #[doc(hidden)]
     pub fn is_left_to_cpu(&mut self, field: &Field<u8>, reason: &'static str) {
         if let (Some(_), Some(sources)) = (self.layout.decodes(field), self.sources) {
@@ -302,17 +291,27 @@ impl<'a> Row<'a> {
         decode(self)
     }
 
-    /// Borrows the rows of a field that is not dense.
+    /// Borrows the rows of a field that is not dense: of pictures, the row that is written here after all.
     #[cold]
     fn rows_elsewhere<T: Element>(&mut self, field: &Field<T>) -> Result<&mut [T], CollateError> {
         let spec = self.layout.spec(field)?;
         let elements = spec.row_bytes / size_of::<T>();
-        let Form::Ragged(places) = &spec.form else {
-            let pointer = self.own_row::<T>(field.index, spec, elements);
-            // SAFETY: `own_row` made this many elements, and nothing else reaches them until the batch is finished.
-            return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
+        let (first, end) = match &spec.form {
+            Form::Dense => (self.row, self.row + 1),
+            Form::Pictures => {
+                if let Some(sources) = self.sources {
+                    let content = Content::Pixels;
+                    sources.pictures.note(field.index, self.row, content);
+                }
+                (self.row, self.row + 1)
+            }
+            Form::Ragged(places) => (places[self.row], places[self.row + 1]),
+            Form::Scattered => {
+                let pointer = self.own_row::<T>(field.index, spec, elements);
+                // SAFETY: `own_row` made this many elements, and nothing else reaches them until the batch is finished.
+                return Ok(unsafe { std::slice::from_raw_parts_mut(pointer.as_ptr(), elements) });
+            }
         };
-        let (first, end) = (places[self.row], places[self.row + 1]);
         self.mark(field.index);
         // SAFETY: `spec` checked the field, so all rows of a sample lie within the layout's bytes, and each belongs to
         // one sample (*layouts are in bounds and aligned*).
@@ -339,7 +338,7 @@ impl<'a> Row<'a> {
     /// The range of the field's rows that belong to this sample.
     pub(super) fn place<T: Element>(&self, field: &Field<T>) -> Result<Range<usize>, CollateError> {
         Ok(match &self.layout.spec(field)?.form {
-            Form::Dense | Form::Scattered => self.row..self.row + 1,
+            Form::Dense | Form::Scattered | Form::Pictures => self.row..self.row + 1,
             Form::Ragged(places) => places[self.row]..places[self.row + 1],
         })
     }

@@ -5,23 +5,17 @@
 //! read on the host after all (by a user's own `Batch` or `Sample`), its rows are gathered then, once.
 
 use std::any::Any;
-#[cfg(feature = "nvjpeg")]
 use std::ops::Range;
 use std::ptr::NonNull;
 
-#[cfg(feature = "nvjpeg")]
 use super::pictures::{DecodedIn, EncodedFile, PictureRow, Pictures, rows_of_pixels};
 use super::storage::VecStorage;
 use super::{Backend, Home, Storage};
-#[cfg(feature = "nvjpeg")]
 use crate::error::NotDrawn;
-use crate::meter::Meter;
-#[cfg(feature = "nvjpeg")]
-use crate::meter::Reasons;
+use crate::meter::{Meter, Reasons};
 use crate::sync::{Arc, AtomicBool, Mutex, OnceLock, Ordering};
 
 /// Why the CPU decoded pictures that were left to the device.
-#[cfg(feature = "nvjpeg")]
 const READ_ON_HOST: &str = "read on the host";
 
 /// The owners of the rows in a batch's scattered fields.
@@ -32,19 +26,14 @@ pub(crate) struct Sources {
     others: Mutex<Vec<Arc<dyn Storage>>>,
     /// Some rows lie in pageable memory, so the device must not gather the batch.
     pageable: AtomicBool,
-    #[cfg(feature = "nvjpeg")]
     pub(super) pictures: Pictures,
     /// The rows are read on the host, when the batch moves into another slab: pictures are decoded before.
-    #[cfg(feature = "nvjpeg")]
     pub(super) moves: bool,
 }
 
 impl Sources {
     pub(crate) fn new(moves: bool) -> Sources {
-        #[cfg(not(feature = "nvjpeg"))]
-        let _ = moves;
         Sources {
-            #[cfg(feature = "nvjpeg")]
             moves,
             ..Sources::default()
         }
@@ -125,7 +114,6 @@ enum Source {
         column: Arc<dyn TableColumn>,
     },
     /// The rows themselves, but for those of pictures that a device decodes.
-    #[cfg(feature = "nvjpeg")]
     Pictures {
         base: NonNull<u8>,
         pictures: Vec<PictureRow>,
@@ -141,7 +129,6 @@ pub(crate) enum RowList<'a> {
     /// Which rows of a table on the device.
     Numbers(&'a [i64], &'a Arc<dyn TableColumn>),
     /// The rows themselves, but for what the device decodes into some of them.
-    #[cfg(feature = "nvjpeg")]
     Pictures(&'a [PictureRow]),
 }
 
@@ -200,7 +187,6 @@ impl Scattered {
     ///
     /// `base` must be the start of `rows` rows of initialized bytes, in memory that `slab` keeps alive and that is no longer written. The
     /// pictures must be of these rows, and their files as `Row` left them. (The reasons are why the CPU decoded others of the batch.)
-    #[cfg(feature = "nvjpeg")]
     pub(super) unsafe fn of_pictures(
         slab: Arc<dyn Storage>,
         base: NonNull<u8>,
@@ -233,7 +219,6 @@ impl Scattered {
                 let numbers = unsafe { std::slice::from_raw_parts(numbers.as_ptr(), self.rows) };
                 RowList::Numbers(numbers, column)
             }
-            #[cfg(feature = "nvjpeg")]
             Source::Pictures { pictures, .. } => RowList::Pictures(pictures),
         }
     }
@@ -298,7 +283,6 @@ impl Scattered {
         let gathered = self.gathered.get_or_init(|| match self.list() {
             RowList::Addresses(table) => self.gather(table),
             RowList::Numbers(numbers, column) => column.read(numbers, &self.slab),
-            #[cfg(feature = "nvjpeg")]
             RowList::Pictures(pictures) => self.draw(pictures),
         });
         gathered.base
@@ -316,7 +300,6 @@ impl Scattered {
     }
 
     /// Decodes the pictures here, where the batch was made for a device that does.
-    #[cfg(feature = "nvjpeg")]
     fn draw(&self, pictures: &[PictureRow]) -> Gathered {
         let Source::Pictures { base, .. } = &self.source else {
             unreachable!("it has pictures");
@@ -344,7 +327,6 @@ impl Scattered {
     }
 
     /// The bytes of rows that have pixels, in ranges. What lies between two is left to the device, unless it is fewer bytes than this.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn parts_of_pixels(&self, least_gap_bytes: usize) -> Vec<Range<usize>> {
         let pictures = match &self.source {
             Source::Pictures { pictures, .. } => &pictures[..],
@@ -362,7 +344,6 @@ impl Scattered {
     /// # Panics
     ///
     /// If the picture is of other rows, as far as that shows.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn file_of<'a>(&'a self, picture: &'a PictureRow) -> &'a [u8] {
         let bytes = match &picture.file {
             EncodedFile::InRow(bytes) => *bytes,
@@ -380,7 +361,6 @@ impl Scattered {
 
     /// Counts the batch's pictures, whose rows are made: by the device, but for those that the CPU decoded for these reasons. They are
     /// counted where they are made first: a batch that was decoded may still be read on the host.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn count_pictures(&self, by_cpu: &Reasons, decoded: DecodedIn) {
         let Source::Pictures {
             pictures,
@@ -425,7 +405,6 @@ impl Storage for Scattered {
             Source::Host { sources, .. } => sources.is_pinned(),
             // The device has them; of a list that it cannot read, the kernel takes the numbers as arguments.
             Source::Device { .. } => true,
-            #[cfg(feature = "nvjpeg")]
             Source::Pictures { .. } => self.slab.is_pinned(),
         }
     }

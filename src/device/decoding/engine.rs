@@ -1,29 +1,20 @@
 //! What decodes: the GPU's decoder, or on the CPU device a stand-in.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-#[cfg(all(target_os = "linux", not(miri)))]
-use std::path::Path;
 
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+mod nvjpeg;
+#[cfg(not(all(feature = "nvjpeg", target_os = "linux", not(miri))))]
+#[path = "engine/no_nvjpeg.rs"]
+mod nvjpeg;
+
+use self::nvjpeg::NvJpeg;
 use super::memory::Taken;
-#[cfg(all(target_os = "linux", not(miri)))]
-use super::memory::{Counted, Fixed};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
-use crate::error::{BoxError, Error, Result, panic_message};
+use crate::error::{BoxError, Result, panic_message};
 use crate::picture::{EncodedPicture, Steps};
-use crate::tuning::HARDWARE_CHUNK;
-
-#[cfg(all(target_os = "linux", not(miri)))]
-use crate::driver::nvjpeg::{self, Backend, DecoderFault, Library, Station};
 use crate::sync::Arc;
-use crate::sync::log;
-
-/// Where nvJPEG is, if the system's loader is not to look for it: a file, or its folder.
-#[cfg(all(target_os = "linux", not(miri)))]
-const PATH: &str = "PINFEED_NVJPEG";
-
-/// Which of the GPU's units decodes, if not the hardware where there is any: to try it. By nvJPEG's names.
-#[cfg(all(target_os = "linux", not(miri)))]
-const BACKEND: &str = "PINFEED_NVJPEG_BACKEND";
+use crate::tuning::HARDWARE_CHUNK;
 
 /// A picture, what becomes of its pixels, its file, and the address of the row that is made of it.
 #[derive(Clone, Copy)]
@@ -32,18 +23,6 @@ pub(super) struct Work<'a> {
     pub(super) picture: &'a dyn EncodedPicture,
     pub(super) file: &'a [u8],
     pub(super) row: u64,
-}
-
-impl<'a> Work<'a> {
-    #[cfg(all(target_os = "linux", not(miri)))]
-    fn coded(self) -> nvjpeg::Work<'a> {
-        nvjpeg::Work {
-            bytes: self.file,
-            drawing: *self.steps.drawing(),
-            changes: self.steps.changes(),
-            row: self.row,
-        }
-    }
 }
 
 /// What became of a picture.
@@ -68,11 +47,7 @@ pub(super) struct Engine {
 enum Decoder {
     /// It decodes as the CPU does, when it is called, as hardware does. What it has done, and was not asked for.
     StandIn(Option<Vec<Outcome>>),
-    #[cfg(all(target_os = "linux", not(miri)))]
-    NvJpeg(
-        Box<Station>,
-        #[expect(dead_code, reason = "it counts")] Fixed,
-    ),
+    NvJpeg(NvJpeg),
 }
 
 impl Engine {
@@ -82,30 +57,9 @@ impl Engine {
     ///
     /// If the device fails, or nvJPEG is missing or cannot be used; the error says what to do.
     pub(super) fn open(driver: &Driver, taken: &Arc<Taken>) -> Result<Engine> {
-        #[cfg(all(target_os = "linux", not(miri)))]
-        let nvjpeg = |path: Option<&Path>| -> Result<Decoder> {
-            let decoder = decoder(driver, path, taken).map_err(|fault| error_of(driver, fault))?;
-            let arena_bytes = Station::arena_bytes(&decoder);
-            let own_bytes = Station::own_bytes(arena_bytes);
-            let fixed = Fixed::new(taken, own_bytes);
-            let station = Station::new(&decoder, driver, arena_bytes);
-            let station = station.map_err(|fault| not_opened(driver, own_bytes[0], fault))?;
-            Ok(Decoder::NvJpeg(Box::new(station), fixed))
-        };
-        let decoder = match driver {
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Driver::Cpu(cpu) if cpu.nvjpeg().is_some() => nvjpeg(cpu.nvjpeg())?,
-            Driver::Cpu(_) => Decoder::StandIn(None),
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Driver::Cuda(_) => nvjpeg(nvjpeg::variable(PATH).as_deref().map(Path::new))?,
-            #[cfg(not(all(target_os = "linux", not(miri))))]
-            Driver::Cuda(_) => {
-                let _ = taken;
-                return Err(Error::Decoder {
-                    device: driver.name(),
-                    reason: "there is no nvJPEG for this system".to_owned(),
-                });
-            }
+        let decoder = match NvJpeg::open(driver, taken)? {
+            Some(nvjpeg) => Decoder::NvJpeg(nvjpeg),
+            None => Decoder::StandIn(None),
         };
         Ok(Engine {
             stream: driver.create_stream()?,
@@ -118,8 +72,7 @@ impl Engine {
     pub(super) fn has_kernels_only(&self) -> bool {
         match &self.decoder {
             Decoder::StandIn(_) => false,
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => station.has_kernels_only(),
+            Decoder::NvJpeg(nvjpeg) => nvjpeg.has_kernels_only(),
         }
     }
 
@@ -127,8 +80,7 @@ impl Engine {
     pub(super) fn most_pictures(&self) -> usize {
         match &self.decoder {
             Decoder::StandIn(_) => HARDWARE_CHUNK,
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => station.most_pictures(),
+            Decoder::NvJpeg(nvjpeg) => nvjpeg.most_pictures(),
         }
     }
 
@@ -136,8 +88,7 @@ impl Engine {
     pub(super) fn fits<'a>(&self, works: impl Iterator<Item = Work<'a>>) -> usize {
         match &self.decoder {
             Decoder::StandIn(_) => works.take(HARDWARE_CHUNK).count(),
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => station.fits(works.map(Work::coded)),
+            Decoder::NvJpeg(nvjpeg) => nvjpeg.fits(works),
         }
     }
 
@@ -145,8 +96,7 @@ impl Engine {
     pub(super) fn is_free(&self) -> bool {
         match &self.decoder {
             Decoder::StandIn(done) => done.is_none(),
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => station.is_free(),
+            Decoder::NvJpeg(nvjpeg) => nvjpeg.is_free(),
         }
     }
 
@@ -157,16 +107,8 @@ impl Engine {
     /// If the device fails.
     pub(super) fn prepare(&mut self, works: &[Work<'_>]) -> Result<()> {
         match &mut self.decoder {
-            Decoder::StandIn(_) => {
-                let _ = works;
-                Ok(())
-            }
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => {
-                let works: Vec<nvjpeg::Work<'_>> = works.iter().copied().map(Work::coded).collect();
-                let prepared = station.prepare(&works);
-                prepared.map_err(|fault| error_of(&self.driver, fault))
-            }
+            Decoder::StandIn(_) => Ok(()),
+            Decoder::NvJpeg(nvjpeg) => nvjpeg.prepare(works),
         }
     }
 
@@ -196,13 +138,8 @@ impl Engine {
                 self.decoder = Decoder::StandIn(Some(done));
                 Ok(())
             }
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => {
-                let works: Vec<nvjpeg::Work<'_>> = works.iter().copied().map(Work::coded).collect();
-                // SAFETY: the caller's contract.
-                let decoded = unsafe { station.decode(&works, after) };
-                decoded.map_err(|fault| error_of(&self.driver, fault))
-            }
+            // SAFETY: the caller's contract.
+            Decoder::NvJpeg(nvjpeg) => unsafe { nvjpeg.decode(works, after) },
         }
     }
 
@@ -210,8 +147,7 @@ impl Engine {
     pub(super) fn is_drawn(&self) -> bool {
         match &self.decoder {
             Decoder::StandIn(done) => done.is_some(),
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => station.is_drawn(),
+            Decoder::NvJpeg(nvjpeg) => nvjpeg.is_drawn(),
         }
     }
 
@@ -219,19 +155,7 @@ impl Engine {
     pub(super) fn end(&mut self) -> Option<Result<Vec<Outcome>>> {
         match &mut self.decoder {
             Decoder::StandIn(done) => done.take().map(Ok),
-            #[cfg(all(target_os = "linux", not(miri)))]
-            Decoder::NvJpeg(station, _) => {
-                let outcome = |outcome: nvjpeg::Outcome| {
-                    if let nvjpeg::Outcome::Refused(status) = outcome {
-                        log::debug!("nvJPEG refuses a picture: {status}");
-                    }
-                    let why = outcome.why_not_drawn();
-                    why.map_or(Outcome::Drawn, Outcome::NotDrawn)
-                };
-                let ended = station.end()?;
-                let ended = ended.map(|outcomes| outcomes.into_iter().map(outcome).collect());
-                Some(ended.map_err(|fault| error_of(&self.driver, fault)))
-            }
+            Decoder::NvJpeg(nvjpeg) => nvjpeg.end(),
         }
     }
 
@@ -266,90 +190,5 @@ impl Engine {
             row.leak(); // there is no way to tell when it was read
         }
         copied.and(done).map(Ok)
-    }
-}
-
-/// nvJPEG on a GPU.
-#[cfg(all(target_os = "linux", not(miri)))]
-fn decoder(
-    driver: &Driver,
-    path: Option<&Path>,
-    taken: &Arc<Taken>,
-) -> Result<nvjpeg::Decoder, DecoderFault> {
-    let version = driver.info().map_err(DecoderFault::Device)?.driver_version;
-    let library = Arc::new(Library::open(path, version)?);
-    let counted = Counted {
-        driver: driver.clone(),
-        taken: Arc::clone(taken),
-    };
-    let memory = || Box::new(counted.clone());
-    let open = |backend| {
-        let library = Arc::clone(&library);
-        nvjpeg::Decoder::open(library, driver, backend, memory(), memory())
-    };
-    let asked = nvjpeg::variable(BACKEND);
-    let asked = asked.as_deref().map(Backend::named).transpose()?;
-    let decoder = match (asked, open(asked.unwrap_or(Backend::Hardware))) {
-        (None, Err(fault @ DecoderFault::NoEngine { .. })) => {
-            log::warn!(
-                "{fault}. Kernels decode instead: that is slower, and takes time from what else the GPU does"
-            );
-            open(Backend::Gpu)?
-        }
-        (_, opened) => opened?,
-    };
-    log::info!(
-        "{} decodes pictures with {}, by nvJPEG {:?} at {}",
-        driver.name(),
-        match decoder.engines() {
-            0 => "kernels".to_owned(),
-            engines => format!("{engines} engines"),
-        },
-        decoder.library().version(),
-        decoder.library().path().display()
-    );
-    if matches!(driver, Driver::Cuda(_))
-        && decoder.engines() > 0
-        && nvjpeg::variable(nvjpeg::CONNECTIONS).is_none()
-    {
-        // (Training a ResNet-50 beside the decoder loses 1.2 to 2.3 % of the time with 32, and 2 to 10 % with eight:
-        // docs/performance.md.)
-        log::warn!(
-            "nvJPEG has 20 streams of its own, and this process eight connections to the device: a training step that shares one with \
-             them waits for them now and then. Open the device before there are other threads, or set {}=32 before the program starts (or 8, to \
-             keep it)",
-            nvjpeg::CONNECTIONS
-        );
-    }
-    Ok(decoder)
-}
-
-/// The error of a decoder that does not open, and takes so many bytes of the device's memory.
-#[cfg(all(target_os = "linux", not(miri)))]
-fn not_opened(driver: &Driver, bytes: usize, fault: DecoderFault) -> Error {
-    const OUT_OF_MEMORY: i32 = 2;
-    match fault {
-        DecoderFault::Device(Error::Device { cause, .. }) if cause.code == OUT_OF_MEMORY => {
-            Error::Decoder {
-                device: driver.name(),
-                reason: format!(
-                    "the decoder needs {} MiB of the device's memory, and there are not so many: leave it more \
-                     (Device::set_device_budget_bytes, Device::release_device_memory), or decode on the CPU (Decode::Cpu)",
-                    bytes.div_ceil(1 << 20)
-                ),
-            }
-        }
-        fault => error_of(driver, fault),
-    }
-}
-
-#[cfg(all(target_os = "linux", not(miri)))]
-fn error_of(driver: &Driver, fault: DecoderFault) -> Error {
-    match fault {
-        DecoderFault::Device(error) => error,
-        fault => Error::Decoder {
-            device: driver.name(),
-            reason: fault.to_string(),
-        },
     }
 }

@@ -56,7 +56,7 @@ pub struct Hostile {
 }
 
 pub(super) struct Hostility {
-    options: Hostile,
+    pub(super) options: Hostile,
     calls: AtomicU64,
     broken: AtomicBool,
 }
@@ -104,11 +104,6 @@ impl Hostility {
 
     pub(super) fn pinned_capacity_bytes(&self) -> Option<usize> {
         self.options.pinned_capacity_bytes
-    }
-
-    #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-    pub(super) fn nvjpeg(&self) -> Option<&std::path::Path> {
-        self.options.nvjpeg.as_deref()
     }
 
     /// The delays of one stream.

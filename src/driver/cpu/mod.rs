@@ -2,6 +2,8 @@
 //! backend on machines without a GPU; in [`Hostile`] mode, the tests use it.
 
 mod hostile;
+#[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
+mod nvjpeg;
 mod stream;
 
 use std::alloc::Layout;
@@ -83,19 +85,6 @@ impl Cpu {
         queues.retain(stream::Queue::is_alive);
         queues.push(stream.queue());
         Ok(stream)
-    }
-
-    /// The library that stands in for nvJPEG, if there is one.
-    #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
-    pub(crate) fn nvjpeg(&self) -> Option<&std::path::Path> {
-        self.0.hostility.as_ref()?.nvjpeg()
-    }
-
-    /// How many streams there are.
-    #[cfg(all(test, feature = "nvjpeg", target_os = "linux", not(miri)))]
-    pub(crate) fn live_streams(&self) -> usize {
-        let queues = self.0.queues.lock();
-        queues.iter().filter(|queue| queue.is_alive()).count()
     }
 
     /// On a hostile device, waits for all work now on the streams, as a GPU does before it unlocks or frees memory.

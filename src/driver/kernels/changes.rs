@@ -4,7 +4,8 @@ use std::ffi::CStr;
 use std::ops::Range;
 
 use super::{Argument, Kernel, Launch, ptx};
-use crate::picture::{Change, ChangeMemory, Colour, Counts, Cut, Warp, passes};
+use crate::picture::change::{ChangeMemory, Counts, passes};
+use crate::picture::{Change, Colour, Cut, Warp};
 use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD};
 
 /// A change in numbers. The kernel takes it as it is.
@@ -168,6 +169,19 @@ impl Places {
     fn after(&self, memory: &ChangeMemory, moved: usize) -> u64 {
         let place = memory.place(moved);
         place.map_or(self.row, |place| self.memory + place as u64)
+    }
+}
+
+impl ChangeMemory {
+    /// Where the picture is when pixels have moved so many times, from the memory's beginning; `None` if that is the row.
+    fn place(&self, moved: usize) -> Option<usize> {
+        let is_second = (self.moves - moved).is_multiple_of(2);
+        (moved < self.moves).then_some(if is_second { self.between } else { 0 })
+    }
+
+    /// Where a pass, by its number, puts its counts.
+    fn counts_of(&self, pass: usize) -> usize {
+        self.moves.min(2) * self.between + pass % 2 * self.counts
     }
 }
 

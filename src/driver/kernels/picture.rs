@@ -3,7 +3,8 @@
 use std::ffi::CStr;
 
 use super::{Argument, Kernel, Launch, ptx};
-use crate::picture::{Drawing, Filter, PlaneLayout, Planes, tiles};
+use crate::picture::drawing::tiles;
+use crate::picture::{Drawing, Filter, PlaneLayout, Planes};
 use crate::tuning::{BLOCK_THREADS, ITEMS_PER_THREAD};
 
 /// A decoded picture and its row, in addresses. The kernel takes it as it is.

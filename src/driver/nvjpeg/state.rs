@@ -12,7 +12,8 @@ use super::slots::Needs;
 use crate::driver::{Driver, RawStream};
 use crate::picture::{PlaneLayout, Sampling};
 use crate::sync::log;
-use crate::tuning::{HARDWARE_CHUNK, KERNELS_FILES_TIMES, KERNELS_LEAST, KERNELS_PICTURE_BYTES};
+use crate::tuning::HARDWARE_CHUNK;
+use crate::tuning::nvjpeg::{KERNELS_FILES_TIMES, KERNELS_LEAST, KERNELS_PICTURE_BYTES};
 
 /// `NVJPEG_OUTPUT_YUV`.
 const PLANES: c_int = 1;

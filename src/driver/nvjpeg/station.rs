@@ -13,8 +13,9 @@ use crate::driver::kernels::picture::{self, Drawn, Picture, Places};
 use crate::driver::{Driver, RawCopy, RawEvent, RawStream};
 use crate::error::Result;
 use crate::picture::{Change, Drawing, PlaneLayout, Sampling};
-use crate::tuning::{
-    DECODER_ARENA_BYTES, DECODER_MOST_BYTES, HARDWARE_CHUNK, KERNELS_ARENA_BYTES, KERNELS_CHUNK,
+use crate::tuning::HARDWARE_CHUNK;
+use crate::tuning::nvjpeg::{
+    DECODER_ARENA_BYTES, DECODER_MOST_BYTES, KERNELS_ARENA_BYTES, KERNELS_CHUNK,
     KERNELS_FIRST_BLOCK,
 };
 

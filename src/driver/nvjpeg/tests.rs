@@ -570,7 +570,7 @@ fn without_memory_for_all_kernels_are_given_fewer_and_a_new_state() {
 fn kernels_have_memory_for_what_fits() {
     const ARENA: usize = 1 << 23;
     let bench = Bench::new(&["-DEACH=797952"]);
-    let all = crate::tuning::DECODER_MOST_BYTES - Station::own_bytes(ARENA)[0];
+    let all = crate::tuning::nvjpeg::DECODER_MOST_BYTES - Station::own_bytes(ARENA)[0];
     bench.memory.all.store(all, Ordering::SeqCst);
     let decoder = bench.open(Backend::Gpu).unwrap();
     let mut station = Station::new(&decoder, &bench.driver, ARENA).unwrap();

@@ -221,12 +221,6 @@ fn decoder(
     Ok(reader.into_decoder()?)
 }
 
-/// Whether a JPEG file's EXIF orientation turns it.
-#[cfg(feature = "nvjpeg")]
-pub(in crate::image) fn is_turned(bytes: &[u8]) -> bool {
-    jpeg::orientation(bytes) != Orientation::NoTransforms
-}
-
 /// Refuses a picture that has no pixels, or too many.
 pub(in crate::image) fn check_size(
     size: Size,

@@ -18,12 +18,10 @@ use std::sync::Arc;
 
 use self::files::FileList;
 use self::progress::Pace;
-#[cfg(feature = "nvjpeg")]
-use super::Decode;
 use super::decode::DecodeOptions;
 use super::error::{Cause, ImageError};
 use super::file::{Buffers, ReadFault};
-use super::lazy::LazyImage;
+use super::lazy::{LazyImage, OnDevice};
 use super::plan::ImageTransform;
 use crate::dataset::{Fingerprint, Pass, read_ahead};
 use crate::{BoxError, Dataset, Error, Result, SampleRng};
@@ -64,8 +62,7 @@ pub struct ImageFolder {
     files: Arc<FileList>,
     transform: ImageTransform,
     decoding: DecodeOptions,
-    #[cfg(feature = "nvjpeg")]
-    decode: Decode,
+    on_device: Option<OnDevice>,
     max_file_bytes: u64,
     read_ahead: usize,
     buffers: Arc<Buffers>,
@@ -221,8 +218,7 @@ impl ImageFolder {
             files: Arc::new(files),
             transform: ImageTransform::new(),
             decoding: DecodeOptions::default(),
-            #[cfg(feature = "nvjpeg")]
-            decode: Decode::Cpu,
+            on_device: None,
             max_file_bytes: MAX_FILE_BYTES,
             read_ahead: READ_AHEAD,
             buffers: Arc::default(),
@@ -257,10 +253,13 @@ impl ImageFolder {
         self
     }
 
-    /// Sets where the pictures are decoded, in epochs that go to a device. Default: [`Decode::Cpu`].
+    /// Sets where the pictures are decoded, in epochs that go to a device. Default: [`Decode::Cpu`](super::Decode::Cpu).
     #[cfg(feature = "nvjpeg")]
-    pub fn with_decode(self, decode: Decode) -> ImageFolder {
-        ImageFolder { decode, ..self }
+    pub fn with_decode(self, decode: super::Decode) -> ImageFolder {
+        ImageFolder {
+            on_device: OnDevice::of(decode),
+            ..self
+        }
     }
 
     /// How many files ahead of the current samples the system is asked to read, so that workers that decode do not also wait for
@@ -348,9 +347,8 @@ impl Dataset for ImageFolder {
         let image = LazyImage::of_file(file)
             .with_path(path)
             .decoding(self.decoding)
-            .transform(&self.transform, rng);
-        #[cfg(feature = "nvjpeg")]
-        let image = image.with_decode(self.decode);
+            .transform(&self.transform, rng)
+            .on_device(self.on_device);
         if self.transform.output_size().is_none() {
             // A batch is planned from the size in one header. A broken header fails here, as an error of this sample,
             // instead of failing the batch's plan.
@@ -376,9 +374,8 @@ impl Dataset for ImageFolder {
         }
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn has_encoded_pictures(&self) -> bool {
-        !self.is_empty() && self.decode != Decode::Cpu
+        !self.is_empty() && self.on_device.is_some()
     }
 
     /// Three bytes a pixel, and the label.

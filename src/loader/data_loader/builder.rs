@@ -4,7 +4,6 @@ mod ahead;
 mod build;
 mod check;
 mod options;
-#[cfg(feature = "nvjpeg")]
 mod pictures;
 
 use std::fmt;
@@ -68,7 +67,6 @@ pub struct Builder<D, C> {
     min_slab_bytes: Option<usize>,
     timeout: Option<Duration>,
     patience: Option<Duration>,
-    #[cfg(feature = "nvjpeg")]
     device_share: Option<f64>,
 }
 
@@ -103,7 +101,6 @@ impl<D> Builder<D, crate::batch::Stack> {
             min_slab_bytes: None,
             timeout: None,
             patience: crate::tuning::WATCHDOG,
-            #[cfg(feature = "nvjpeg")]
             device_share: None,
         }
     }

@@ -217,7 +217,6 @@ impl<S: IterableDataset, C> IterableBuilder<S, C> {
         });
         let options = options.collect();
         let learned = Learned::new(false, None);
-        #[cfg(feature = "nvjpeg")]
         let learned = learned.device_share(builder.device_share_of_64()?);
         let parts = StreamParts {
             source: builder.dataset,

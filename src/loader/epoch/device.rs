@@ -13,9 +13,7 @@ use crate::error::{Error, Result, panic_message};
 use crate::loader::kind::{Indexed, Kind};
 use crate::loader::stats::Stats;
 use crate::loader::try_next::{TryNext, until, waited};
-use crate::pipeline::{DeviceQueue, NextTask, Patience, SendWindow, TransferQueue};
-#[cfg(feature = "nvjpeg")]
-use crate::pipeline::{Place, Watched};
+use crate::pipeline::{DeviceQueue, NextTask, Patience, Place, SendWindow, TransferQueue, Watched};
 use crate::sync::{Arc, Instant, Weak, planted};
 
 /// One pass over the data set, on a device: [`Epoch::prefetch_to_device`] makes it.
@@ -44,6 +42,8 @@ pub struct DeviceEpoch<'a, B: Batch, K: Kind = Indexed> {
     epoch: Epoch<'a, B, K>,
     queue: Arc<DeviceQueue<B>>,
     depth: usize,
+    /// The device decodes pictures.
+    decodes: bool,
     /// The next epoch, if it goes to the same device: its batches are sent ahead like this one's.
     following: Option<Weak<DeviceQueue<B>>>,
     /// What may be sent, as the program last allowed it.
@@ -64,6 +64,7 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
         let epoch = DeviceEpoch {
             epoch,
             window: queue.window(),
+            decodes: queue.decodes(),
             queue,
             depth,
             following,
@@ -193,8 +194,9 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
                 uploaded.map_err(|payload| context.collate_panicked(task, panic_message(payload)))
             }),
         };
-        #[cfg(feature = "nvjpeg")]
-        self.watch_share(context.place(task));
+        if self.decodes {
+            self.watch_share(context.place(task));
+        }
         self.epoch.gives(batch, matches!(given, Some(Ok(_))));
         if !has_enough {
             self.send_made(true);
@@ -203,7 +205,6 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
     }
 
     /// Sees how far device and CPU come, which share the pictures, with the batch that ends here: until the share is fixed.
-    #[cfg(feature = "nvjpeg")]
     fn watch_share(&self, end: Place) {
         let (pipeline, handle) = (self.epoch.pipeline(), self.epoch.handle());
         let learned = pipeline.learned();

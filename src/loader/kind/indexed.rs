@@ -36,7 +36,6 @@ impl Stands<Indexed> for LoaderState {
         self.check(loader.owner(1), options.shard, devices)?;
         let start = self.start();
         options.batching.check(start)?;
-        #[cfg(feature = "nvjpeg")]
         if let Some(share) = self.share() {
             pipeline.learned().share.resume(share);
         }
@@ -56,14 +55,12 @@ pub(in crate::loader) fn state_from<B: Batch>(
     let shard = loader.pipeline().options().shard;
     let devices = start.bound_to.unwrap_or(devices);
     let state = LoaderState::new(start, shard, loader.owner(devices));
-    #[cfg(feature = "nvjpeg")]
-    let state = if !loader.pipeline().has_lost_threads() {
-        let share = &loader.pipeline().learned().share;
-        state.of_share(share.from(start.epoch, start.position))
-    } else {
-        state
-    };
-    state
+    let pipeline = loader.pipeline();
+    if pipeline.has_lost_threads() {
+        return state;
+    }
+    let share = &pipeline.learned().share;
+    state.of_share(share.from(start.epoch, start.position))
 }
 
 /// Where a rank stands whose batches several devices are given in any order, if one of them has this handle.

@@ -71,17 +71,14 @@ impl<D, C> DatasetFactory<D, C> {
 
 impl<D: Dataset, C: Collate<D::Sample>> DatasetFactory<D, C> {
     /// What of a task that is about to be made is left to the device.
-    #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self))]
     fn offload(&self, offload: Offload, place: &Place) -> Offload {
         if place.is_empty() {
             return Offload::default();
         }
-        #[cfg(feature = "nvjpeg")]
         if offload.decodes.is_some() {
             let own = Some(self.learned.share.of_task(self.seed, place));
             return Offload { own, ..offload };
         }
-        let _ = place;
         offload
     }
 
@@ -199,7 +196,6 @@ impl<D: Dataset, C: Collate<D::Sample>> Factory<C::Batch> for DatasetFactory<D, 
         }
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn learned(&self) -> &Learned {
         &self.learned
     }

@@ -109,7 +109,6 @@ where
         }
     }
 
-    #[cfg(feature = "nvjpeg")]
     fn learned(&self) -> &Learned {
         &self.0.learned
     }

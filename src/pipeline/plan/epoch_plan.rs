@@ -35,7 +35,6 @@ impl Destination {
     }
 }
 
-#[cfg(feature = "nvjpeg")]
 impl Destination {
     /// Whether pictures are decoded there.
     pub(crate) fn decodes(self) -> bool {

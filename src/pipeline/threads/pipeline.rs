@@ -11,7 +11,6 @@ use crate::pipeline::shared::sizing::{ActiveWorkers, WorkerSizing};
 use crate::pipeline::shared::slab_size::SlabSizes;
 use crate::pipeline::shared::state::State;
 use crate::pipeline::traits::Factory;
-#[cfg(feature = "nvjpeg")]
 use crate::pipeline::traits::Learned;
 use crate::sync::{Arc, AtomicBool, Instant, Weak, is_within_code_of};
 use crate::system::Process;
@@ -82,17 +81,13 @@ impl<B: 'static> Pipeline<B> {
     }
 
     /// What its samples are like.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn learned(&self) -> &Learned {
         self.factory.learned()
     }
 
     /// How many of 64 pictures devices decode, where the CPU decodes the others, once that is fixed.
     pub(crate) fn device_share(&self) -> Option<u8> {
-        #[cfg(feature = "nvjpeg")]
-        return self.learned().share.fixed();
-        #[cfg(not(feature = "nvjpeg"))]
-        None
+        self.learned().share.fixed()
     }
 
     /// Whether this process was forked from that of the loader.

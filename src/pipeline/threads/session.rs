@@ -279,7 +279,6 @@ impl<B: Batch> Pipeline<B> {
             queue.give_up(batch, task);
         }
         let destination = options.destination(target.device(), depth);
-        #[cfg(feature = "nvjpeg")]
         if destination.decodes() {
             self.factory.learned().is_decoded_by(&target.device().inner);
         }
@@ -331,10 +330,8 @@ impl<B: Batch> Pipeline<B> {
     }
 
     /// An epoch is planned, and no thread works on it yet.
-    #[cfg_attr(not(feature = "nvjpeg"), expect(clippy::unused_self, unused_variables))]
     fn begins(&self, context: &EpochContext, shard: DeviceShard) {
         // (Of several devices that share the batches, one stands for all.)
-        #[cfg(feature = "nvjpeg")]
         if shard.index == 0 {
             let first = context.place(context.tasks.first);
             self.factory.learned().share.begins(&first);

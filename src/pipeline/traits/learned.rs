@@ -1,13 +1,9 @@
 //! What is known of a loader's samples.
 
-#[cfg(feature = "nvjpeg")]
 use super::share::DecoderShare;
 use crate::batch::Needs;
-#[cfg(feature = "nvjpeg")]
 use crate::device::DeviceInner;
-#[cfg(feature = "nvjpeg")]
-use crate::sync::{Arc, Mutex, Weak};
-use crate::sync::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, Weak};
 
 /// What is known of a loader's samples: by the data set, or from batches that were laid out. All accesses are relaxed, because these
 /// are hints for later epochs.
@@ -15,10 +11,8 @@ pub(crate) struct Learned {
     is_gatherable: AtomicBool,
     has_pictures: AtomicBool,
     sample_bytes: AtomicUsize,
-    #[cfg(feature = "nvjpeg")]
     pub(crate) share: DecoderShare,
     /// Devices that will decode pictures, as long as it is not known that there are any.
-    #[cfg(feature = "nvjpeg")]
     decoders: Mutex<Vec<Weak<DeviceInner>>>,
 }
 
@@ -29,15 +23,12 @@ impl Learned {
             is_gatherable: AtomicBool::new(is_gatherable),
             has_pictures: AtomicBool::new(false),
             sample_bytes: AtomicUsize::new(sample_bytes.unwrap_or(0)),
-            #[cfg(feature = "nvjpeg")]
             share: DecoderShare::new(None),
-            #[cfg(feature = "nvjpeg")]
             decoders: Mutex::default(),
         }
     }
 
     /// With the share of the pictures that a device decodes, of 64; `None`: it is to be measured.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn device_share(self, share: Option<u8>) -> Learned {
         Learned {
             share: DecoderShare::new(share),
@@ -46,7 +37,6 @@ impl Learned {
     }
 
     /// If there are pictures for devices to decode, nothing has to be learned of that.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn pictures(self, has_pictures: bool) -> Learned {
         Learned {
             has_pictures: AtomicBool::new(has_pictures),
@@ -56,7 +46,6 @@ impl Learned {
 
     /// An epoch goes to this device, which decodes: it opens its decoder as soon as it is known that there are pictures, so that the
     /// decoder is open when they come. (That takes it a second.)
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn is_decoded_by(&self, device: &Arc<DeviceInner>) {
         {
             // Under the lock: either the thread that learns of pictures first finds the device here, or this one finds that there are
@@ -78,12 +67,9 @@ impl Learned {
     #[cold]
     fn learns_of_pictures(&self) {
         self.has_pictures.store(true, Ordering::Relaxed);
-        #[cfg(feature = "nvjpeg")]
-        {
-            let decoders = std::mem::take(&mut *self.decoders.lock());
-            let decoders = decoders.into_iter().filter_map(|device| device.upgrade());
-            decoders.for_each(|device| device.open_decoder());
-        }
+        let decoders = std::mem::take(&mut *self.decoders.lock());
+        let decoders = decoders.into_iter().filter_map(|device| device.upgrade());
+        decoders.for_each(|device| device.open_decoder());
     }
 
     pub(crate) fn is_gatherable(&self) -> bool {

@@ -9,7 +9,6 @@ mod learned;
 mod patience;
 mod pull;
 mod queue;
-#[cfg(feature = "nvjpeg")]
 mod share;
 
 pub(crate) use self::changes::{Changes, Replaced};
@@ -19,7 +18,6 @@ pub(crate) use self::learned::Learned;
 pub(crate) use self::patience::Patience;
 pub(crate) use self::pull::{OwnItems, Pull, Pulled, Reached, Rebuilder, StreamStart};
 pub(crate) use self::queue::{Each, SendOutcome, SendWindow, TransferQueue};
-#[cfg(feature = "nvjpeg")]
 pub(crate) use self::share::Watched;
 
 use super::epoch::EpochContext;
@@ -67,7 +65,6 @@ pub(crate) trait Factory<B>: Send + Sync {
     fn hints(&self) -> Hints;
 
     /// Where that is noted.
-    #[cfg(feature = "nvjpeg")]
     fn learned(&self) -> &Learned;
 
     /// The data set, which may want to know which samples come; `None` where they have no index.

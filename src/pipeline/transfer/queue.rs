@@ -131,8 +131,12 @@ impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
 }
 
 impl<B: Batch> DeviceQueue<B> {
+    /// Whether its device decodes pictures.
+    pub(crate) fn decodes(&self) -> bool {
+        self.target.device().inner.offload().decodes.is_some()
+    }
+
     /// Whether its device's decoder need not be waited for: it is open, or cannot be opened.
-    #[cfg(feature = "nvjpeg")]
     pub(crate) fn is_decoder_ready(&self) -> bool {
         self.target.device().inner.is_decoder_ready()
     }

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 
 use super::super::tests::{Emulated, Fenced};
 use super::*;
-use crate::picture::{Axis, Sampling};
+use crate::picture::Sampling;
+use crate::picture::weights::Axis;
 
 /// The CUDA source, compiled for the CPU.
 fn emulated() -> &'static Emulated {

@@ -65,11 +65,11 @@ fn open(backend: Backend) -> (Driver, Station, Metered) {
         library.path().display()
     );
     let arena_bytes = match backend {
-        Backend::Hardware => crate::tuning::DECODER_ARENA_BYTES,
-        Backend::Gpu => crate::tuning::KERNELS_ARENA_BYTES,
+        Backend::Hardware => crate::tuning::nvjpeg::DECODER_ARENA_BYTES,
+        Backend::Gpu => crate::tuning::nvjpeg::KERNELS_ARENA_BYTES,
     };
     // As much as it has beside a loader.
-    let most = crate::tuning::DECODER_MOST_BYTES - Station::own_bytes(arena_bytes)[0];
+    let most = crate::tuning::nvjpeg::DECODER_MOST_BYTES - Station::own_bytes(arena_bytes)[0];
     let metered = Metered(
         driver.clone(),
         Arc::new([0, 0, 0, most].map(AtomicUsize::new)),

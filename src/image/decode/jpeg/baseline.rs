@@ -7,7 +7,9 @@
 use std::fmt;
 use std::ops::Range;
 
-use super::{next_marker, stands_alone};
+use image::metadata::Orientation;
+
+use super::{next_marker, orientation, stands_alone};
 use crate::picture::Sampling;
 
 /// Why the CPU decodes a picture.
@@ -143,6 +145,11 @@ struct Channel {
 }
 
 impl<'a> Baseline<'a> {
+    /// Whether a file's EXIF orientation turns it.
+    pub(in crate::image) fn is_turned(bytes: &[u8]) -> bool {
+        orientation(bytes) != Orientation::NoTransforms
+    }
+
     /// Reads a file.
     pub(in crate::image) fn read(bytes: &'a [u8]) -> Result<Baseline<'a>, OnCpu> {
         let rest = match bytes {

@@ -81,12 +81,10 @@ impl<D: Dataset, C> Builder<D, C> {
             .for_each(|options| options.at_once = at_once);
         warn_of_empty_epochs(&options[0]);
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
-        #[cfg(feature = "nvjpeg")]
         let has_pictures = C::IN_PLACE
             && !self.devices.is_empty()
             && !self.by_copy
             && self.dataset.has_encoded_pictures();
-        #[cfg(feature = "nvjpeg")]
         let learned = learned
             .device_share(self.device_share_of_64()?)
             .pictures(has_pictures);
@@ -109,7 +107,6 @@ impl<D: Dataset, C> Builder<D, C> {
         };
         let threads = Threads::start(Pipeline::new(Box::new(factory), options))?;
         // (A decoder takes most of a second to open. Programs have other things to do before they iterate.)
-        #[cfg(feature = "nvjpeg")]
         if has_pictures {
             let devices = self.devices.iter();
             devices.for_each(|device| device.inner.open_decoder());
@@ -177,7 +174,6 @@ impl<D, C> Builder<D, C> {
             min_slab_bytes: self.min_slab_bytes,
             timeout: self.timeout,
             patience: self.patience,
-            #[cfg(feature = "nvjpeg")]
             device_share: self.device_share,
         }
     }

@@ -34,6 +34,7 @@ impl<D, C> Builder<D, C> {
     ///     .build()?;
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
+    #[cfg(feature = "nvjpeg")]
     pub fn device_share(mut self, share: f64) -> Self {
         self.device_share = Some(share);
         self
