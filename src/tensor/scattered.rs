@@ -118,7 +118,7 @@ enum Source {
         base: NonNull<u8>,
         pictures: Vec<PictureRow>,
         /// Why the CPU decoded others of the batch, until all are counted.
-        uncounted: Mutex<Option<Reasons>>,
+        uncounted: Box<Mutex<Option<Reasons>>>,
     },
 }
 
@@ -201,7 +201,7 @@ impl Scattered {
             source: Source::Pictures {
                 base,
                 pictures,
-                uncounted: Mutex::new(Some(reasons)),
+                uncounted: Box::new(Mutex::new(Some(reasons))),
             },
             gathered: OnceLock::new(),
         }
