@@ -1,6 +1,6 @@
 //! Device memory and its users: which work may still touch it, as events.
 
-use super::buffer_set::Home;
+use super::buffer_set::{Home, Passing};
 use super::flights::Timing;
 use super::inner::DeviceInner;
 use super::pool::Memory;
@@ -68,6 +68,14 @@ impl DeviceBlock {
 
     pub(super) fn device(&self) -> &Arc<DeviceInner> {
         &self.device
+    }
+
+    /// If it is one of the program's buffers: says that a thread of the library holds it, which will let go of it first.
+    pub(super) fn passing(&self) -> Option<Passing> {
+        match &self.home {
+            Home::Pool => None,
+            Home::Buffer(set, _) => Some(Passing::new(set)),
+        }
     }
 
     /// Adds events after which the memory is free.

@@ -30,6 +30,28 @@ struct Turns {
     /// The buffer whose turn it is.
     next: usize,
     buffers: Vec<Buffer>,
+    /// How many [`Passing`] there are.
+    passing: usize,
+}
+
+/// While it exists, a batch may lie in one of the buffers that neither the program has nor an epoch's queue: a thread of the library is
+/// sending it, or decodes its pictures. If its epoch is left meanwhile, the buffer comes back without any action of the program, so a
+/// caller that needs it waits.
+pub(crate) struct Passing(Arc<BufferSet>);
+
+impl Passing {
+    pub(super) fn new(set: &Arc<BufferSet>) -> Passing {
+        set.state.lock().passing += 1;
+        Passing(Arc::clone(set))
+    }
+}
+
+impl Drop for Passing {
+    /// The buffer has come back by now, or the batch is the program's or a queue's.
+    fn drop(&mut self) {
+        self.0.state.lock().passing -= 1;
+        self.0.device.ring.news().notify_interested();
+    }
 }
 
 /// Where tensors lie, one behind the other.
@@ -52,7 +74,7 @@ enum Buffer {
     Unmade,
     /// It is free once these events have fired.
     Idle(Memory, Vec<RawEvent>),
-    /// A batch lies in it.
+    /// A batch lies in it, or is about to.
     Held,
     /// There is no way to tell when its last user is done.
     Lost,
@@ -87,12 +109,13 @@ impl BufferSet {
                 layout: None,
                 next: 0,
                 buffers,
+                passing: 0,
             }),
         })
     }
 
     /// Takes a buffer for a batch of tensors of these sizes; returns its number and their addresses, too. If it `waits`, it waits for kernels
-    /// that use what lay in it before; what the program holds is never waited for.
+    /// that use what lay in it before, and for a batch that is [passing](Passing); what the program holds is never waited for.
     pub(super) fn take(
         &self,
         order: Order,
@@ -109,7 +132,10 @@ impl BufferSet {
     }
 
     fn find(&self, order: Order, sizes: &[Size], waits: bool) -> Result<(Memory, usize, Layout)> {
+        let news = self.device.ring.news();
+        let mut interest = None;
         loop {
+            let ticket = interest.as_ref().map(|_| news.ticket());
             let mut state = self.state.lock();
             let layout = state.layout(sizes)?;
             let index = match order {
@@ -138,6 +164,14 @@ impl BufferSet {
                         return Err(error);
                     }
                 },
+                Buffer::Held if waits && state.passing > 0 && !self.device.held.is_late() => {
+                    drop(state);
+                    match ticket {
+                        Some(ticket) => news.wait(ticket),
+                        None => interest = Some(news.interest()),
+                    }
+                    continue;
+                }
                 Buffer::Held => {
                     return Err(Error::Buffers {
                         reason: format!(

@@ -7,7 +7,7 @@
 use std::fmt;
 
 use super::block::DeviceBlock;
-use super::buffer_set::{BufferSet, Home, Layout, Order, Size};
+use super::buffer_set::{BufferSet, Home, Layout, Order, Passing, Size};
 use super::handle::Device;
 use crate::error::Result;
 use crate::meter::Meter;
@@ -149,6 +149,12 @@ impl Target {
             Place::Pool(_) => None,
             Place::Buffers(buffers, order) => Some((&buffers.set, *order)),
         }
+    }
+
+    /// The caller is about to send a batch there, or has one that was sent: see [`Passing`].
+    pub(crate) fn passing(&self) -> Option<Passing> {
+        let (set, _) = self.buffers()?;
+        Some(Passing::new(set))
     }
 
     /// Whether each batch has its place there.

@@ -27,8 +27,8 @@ pub(super) struct EncodedRows {
     pub(super) storage: Arc<dyn Storage>,
     /// Where the first row is.
     pub(super) to: u64,
-    /// What keeps the rows' memory: its block. (No more is known of it here.)
-    pub(super) _block: Arc<dyn Send + Sync>,
+    /// What keeps the rows' memory: its block, and behind it, that it is passing. (No more is known of it here.)
+    pub(super) _block: Box<dyn Send + Sync>,
     /// The copy of all rows, which the pictures' are written behind.
     pub(super) copied: Option<RawEvent>,
     /// Last: the slab is home before it counts no more.
@@ -77,6 +77,11 @@ impl HeldSlabs {
         let held = self.slabs.lock();
         let mut slabs = held.slabs.iter().filter(|home| home.ring == ring);
         !held.is_late && slabs.any(|home| quota.is_none() || home.quota == quota)
+    }
+
+    /// Whether the decoder hangs, so that what it holds is not to be waited for.
+    pub(super) fn is_late(&self) -> bool {
+        self.slabs.lock().is_late
     }
 
     /// The decoder goes on.

@@ -33,6 +33,7 @@ mod tensor;
 pub(crate) mod upload;
 
 pub(crate) use self::assembly::{Assembly, Unsent};
+pub(crate) use self::buffer_set::Passing;
 pub(crate) use self::buffers::Rows;
 pub use self::buffers::{DeviceBuffers, Target};
 pub(crate) use self::byte_budget::{ByteBudget, BytePermit};

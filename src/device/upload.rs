@@ -146,7 +146,7 @@ impl Region {
             undecoded.add(EncodedRows {
                 storage: Arc::clone(&self.storage),
                 to,
-                _block: Arc::clone(block) as Arc<dyn Send + Sync>,
+                _block: Box::new((Arc::clone(block), block.passing())),
                 copied: None,
                 held: Held::new(&device.held, self.storage.home()),
             });

@@ -59,6 +59,7 @@ macro_rules! planted {
 }
 
 planted! {
+    passing: "a batch that passes is taken for the program's", "places::the_next_epoch_waits_for_a_batch_that_nobody_wants";
     unannounced: "a sample is got before it is announced", "staged::samples_are_announced_before_they_are_got";
     late_announcements: "a pass ends while it is announced", "staged::samples_are_announced_before_they_are_got";
     no_room: "a request that is waited for has no room", "staged::requests_are_made_ahead";

@@ -22,6 +22,7 @@ mod hanging;
 mod loading;
 mod parts;
 mod pinning;
+mod places;
 mod planted;
 mod runs;
 mod seeing;

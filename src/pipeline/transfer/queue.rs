@@ -10,7 +10,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::turns::{Outgoing, Turn, Turns};
 use crate::batch::{Batch, Part, SentPart, Whole, begin_part, send, send_all, send_part};
-use crate::device::{Assembly, Device, Rows, Target, Undecoded, Unsent, WhenDecoded};
+use crate::device::{Assembly, Device, Passing, Rows, Target, Undecoded, Unsent, WhenDecoded};
 use crate::error::drop_each;
 use crate::error::{Error, Result, panic_message};
 use crate::pipeline::epoch::EpochContext;
@@ -34,6 +34,8 @@ impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
     fn send(&self, context: &EpochContext, task: TaskId, made: B, waits: bool) -> SendOutcome<B> {
         // Without the lock: what finished copies held may be the program's to drop.
         self.target.device().inner.settle();
+        // Until what is not wanted any more is dropped.
+        let _passing = self.passing(waits);
         if !context.plan().is_in_parts() {
             return self.send_whole(context, task, made, waits);
         }
@@ -67,6 +69,7 @@ impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
     }
 
     fn take_back(&self, context: &EpochContext, task: TaskId) {
+        let _passing = self.passing(false);
         let place = context.place(task);
         let whole = {
             let mut state = self.state.lock();
@@ -173,6 +176,12 @@ impl<B: Batch> DeviceQueue<B> {
             before: before.map(|(before, batches)| (Arc::downgrade(before), batches)),
             state: Mutex::new(state),
         })
+    }
+
+    /// See [`Target::passing`]. A caller that `waits` waits for others: it is the consumer, and cannot leave the epoch meanwhile.
+    fn passing(&self, waits: bool) -> Option<Passing> {
+        let passes = !waits && !planted("a batch that passes is taken for the program's");
+        passes.then(|| self.target.passing()).flatten()
     }
 
     pub(crate) fn target(&self) -> &Target {
