@@ -15,7 +15,9 @@ if grep "panicked at" "$log"; then
     exit 1
 fi
 
-# What only features that are off by default have. (Beside turbojpeg, ci/turbojpeg.sh runs the rest with them.)
+# Features that are off by default, in one build.
 test=(cargo test --features nvjpeg,nvtx)
-run "${test[@]}" --no-run --test nvtx --test decoding --test connections
+run "${test[@]}" --no-run --lib --test nvtx --test decoding --test connections --test programs
+run "${test[@]}" --lib -- picture changes nvjpeg encoded
 run "${test[@]}" --test nvtx --test decoding --test connections
+run "${test[@]}" --test programs -- both_decoders found_on_the_web masked_on_the_device

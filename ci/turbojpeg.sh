@@ -4,7 +4,6 @@
 
 jpeg_tools || skip_all "cmake or nasm are missing"
 test=(cargo test --features turbojpeg,nvjpeg) # what a device draws is compared with it
-run "${test[@]}" --no-run --lib --test images --test allocations --test decoding --test programs
-run "${test[@]}" --lib -- image picture changes nvjpeg encoded
-run "${test[@]}" --test programs -- both_decoders found_on_the_web masked_on_the_device
+run "${test[@]}" --no-run --lib --test images --test allocations --test decoding
+run "${test[@]}" --lib -- image
 run "${test[@]}" --test images --test allocations --test decoding
