@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # Each example runs, on the CPU and in seconds; and says in plain words what it does, and what is wrong with an argument.
-# Those that train are a package, examples/training: README's program runs here, and ci/training.sh has the others.
+# Those that train are a package, examples/training: ci/readme.sh runs README's program, and ci/training.sh the others.
 . "$(dirname "$0")/lib.sh"
 
 run cargo build --release --examples
-run cargo test --release --package training --lib --test "*" # README's lines are among them
 for example in quickstart tabular text_lines; do
     run cargo run --release --example "$example"
 done
@@ -14,8 +13,6 @@ run cargo run --release --example transfer_bandwidth -- \
     --device cpu --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
 run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1
 run cargo run --release --example placement -- --device cpu --cores 0
-run cargo run --release --package training -- --quick
-cargo run --release --package training -- --data /nonexistent 2>/dev/null && exit 1 # a folder that is not there is an error
 
 sheet=$(mktemp -d)
 trap 'rm -rf "$sheet"' EXIT
@@ -26,11 +23,9 @@ run cargo run --release --example timeline -- --batches 10 --out "$sheet/timelin
 grep -q "<canvas" "$sheet/timeline.html"
 python3 -m json.tool "$sheet/trace.json" >/dev/null
 
-for example in train contact_sheet transfer_bandwidth placement ranks slow_source timeline; do
+for example in contact_sheet transfer_bandwidth placement ranks slow_source timeline; do
     explains_itself $example
 done
-answer 2 train --epochs many
-grep -q 'error: --epochs wants a whole number above 0, such as 4, not "many"' "$errors"
 answer 2 transfer_bandwidth --frame-shape 3 x
 answer 2 ranks --global-batch 0
 answer 2 contact_sheet one.jpg two.png --out three.png

@@ -4,6 +4,8 @@
 # loan on purpose. The thread sanitizer watches the suite on the CPU device again: no thread reads what another may be writing.
 . "$(dirname "$0")/lib.sh"
 
+export CARGO_PROFILE_DEV_DEBUG=line-tables-only # reports name lines
+
 install_nightly rust-src || skip_all "the toolchain $nightly could not be installed"
 host=$(rustc "+$nightly" -vV | sed -n 's/^host: //p')
 case $host in
