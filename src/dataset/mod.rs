@@ -243,7 +243,12 @@ pub trait Dataset: Send + Sync + 'static {
     /// it. Asked when a loader is built. `share`: the part of the data set's room that is for them, as 1 of so many. An error says what to
     /// set.
     #[doc(hidden)]
-    fn check_room(&self, openings: Openings, tracks: NonZeroU64, share: usize) -> Result<(), Error> {
+    fn check_room(
+        &self,
+        openings: Openings,
+        tracks: NonZeroU64,
+        share: usize,
+    ) -> Result<(), Error> {
         let _ = (openings, tracks, share);
         Ok(())
     }

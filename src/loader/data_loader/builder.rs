@@ -4,6 +4,7 @@ mod ahead;
 mod build;
 mod check;
 mod options;
+mod order;
 mod pictures;
 
 use std::fmt;
