@@ -147,7 +147,10 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
 
     fn will_need(&self, indices: &[u64], pass: Pass) {
         if indices.is_empty() {
-            let told = self.datasets.iter().filter(|dataset| dataset.lookahead() > 0);
+            let told = self
+                .datasets
+                .iter()
+                .filter(|dataset| dataset.lookahead() > 0);
             return told.for_each(|dataset| dataset.will_need(&[], pass));
         }
         for chunk in indices.chunks(INDICES_AT_ONCE) {

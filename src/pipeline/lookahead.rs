@@ -335,7 +335,9 @@ impl Announcer {
     /// Which blocks a pass needs that has these batches.
     fn openings(&self, start: Start, partition: &Partition) -> Option<Openings> {
         let shared = &self.shared;
-        let openings = shared.has_blocks.then(|| shared.options.openings(start, self.share));
+        let openings = shared
+            .has_blocks
+            .then(|| shared.options.openings(start, self.share));
         // Of samples that are left out at the end, none is needed.
         let end = partition.position_after(partition.batches());
         let needed = openings??.take_while(move |opening| opening.first < end);
@@ -429,7 +431,8 @@ impl Announcer {
             return Step::Announce(runs);
         }
         // Blocks are read ahead into the pass that follows, further than its samples are announced.
-        let is_unknown = |ahead: &&mut Ahead| !ahead.is_over && matches!(ahead.samples, Samples::Unknown);
+        let is_unknown =
+            |ahead: &&mut Ahead| !ahead.is_over && matches!(ahead.samples, Samples::Unknown);
         if self.shared.has_blocks
             && let Some(ahead) = passes.iter_mut().find(is_unknown)
         {
