@@ -212,12 +212,22 @@ impl<S: BlockSource> Blocked<S> {
         (block, requests.source.block_bytes(block, index..index + 1))
     }
 
-    /// Lets go of the lock: gives room to what waits for it, and drops what is not needed.
-    fn unlock(&self, mut pieces: MutexGuard<'_, Pieces<Fetched<S>>>, mut gone: Gone<Fetched<S>>) {
+    /// Lets go of the lock: drops what is not needed, and then gives its room to what waits.
+    fn unlock<'a>(
+        &'a self,
+        mut pieces: MutexGuard<'a, Pieces<Fetched<S>>>,
+        mut gone: Gone<Fetched<S>>,
+    ) {
         let (inner, requests) = (self.inner(), self.requests());
         let mut forgotten = Forgotten::default();
         for request in gone.requests.drain(..) {
             inner.forget(request, &mut forgotten);
+        }
+        if !gone.is_empty() {
+            drop(pieces);
+            Requests::<S>::drop_all(&mut gone);
+            pieces = requests.pieces.lock();
+            pieces.dropped(&gone);
         }
         for (piece, timeout) in pieces.give_room(requests.max_bytes) {
             let request = inner.queue(piece, timeout);
@@ -226,7 +236,6 @@ impl<S: BlockSource> Blocked<S> {
         drop(pieces);
         requests.changed.notify_all();
         inner.run(forgotten);
-        Requests::<S>::drop_all(gone);
     }
 
     /// Opens what a pass needs of what is announced, and what there may be ahead.
@@ -434,7 +443,7 @@ impl<S: BlockSource> Drop for Reading<'_, S> {
         pieces.put_back(self.pass, openings, next, &mut gone);
         drop(pieces);
         requests.changed.notify_all();
-        Requests::<S>::drop_all(gone);
+        Requests::<S>::drop_all(&mut gone);
     }
 }
 
@@ -561,8 +570,8 @@ impl<S: BlockSource> Drop for Blocked<S> {
             return; // one of its threads may hold the lock
         }
         // (A thread whose request hangs keeps what it shares with others.)
-        let gone = self.requests().pieces.lock().close();
-        Requests::<S>::drop_all(gone);
+        let mut gone = self.requests().pieces.lock().close();
+        Requests::<S>::drop_all(&mut gone);
     }
 }
 

@@ -35,8 +35,9 @@ pub(super) struct Pieces<F> {
     /// By the numbers that samples' generators have.
     passes: BTreeMap<u32, Course>,
     lines: BTreeMap<u64, Line>,
-    /// What the pieces that have room take.
+    /// What the pieces that have room take, with those that are being dropped.
     pub(super) held_bytes: u128,
+    leaving_bytes: u128,
     pub(super) most_bytes: u128,
     /// The piece that is allowed beyond the bound, and until when no other is.
     beyond: Option<(u64, Option<Instant>)>,
@@ -159,6 +160,8 @@ pub(super) struct Gone<F> {
     pub(super) requests: Vec<u64>,
     pub(super) fetched: Vec<F>,
     pub(super) openings: Vec<Openings>,
+    /// What `fetched` takes, until it is [dropped](Pieces::dropped).
+    bytes: u128,
 }
 
 impl<F> Default for Gone<F> {
@@ -167,6 +170,7 @@ impl<F> Default for Gone<F> {
             requests: Vec::new(),
             fetched: Vec::new(),
             openings: Vec::new(),
+            bytes: 0,
         }
     }
 }
@@ -186,6 +190,7 @@ impl<F> Pieces<F> {
             passes: BTreeMap::new(),
             lines: BTreeMap::new(),
             held_bytes: 0,
+            leaving_bytes: 0,
             most_bytes: 0,
             beyond: None,
             singles: 0,
@@ -480,8 +485,17 @@ impl<F: Clone> Pieces<F> {
         }
     }
 
+    /// What was fetched has been dropped.
+    pub(super) fn dropped(&mut self, gone: &Gone<F>) {
+        self.leaving_bytes -= gone.bytes;
+        self.held_bytes -= gone.bytes;
+    }
+
     /// Whether the line of a pass would have room, if others held none.
     fn waits_for_others(&self, pass: u32, max_bytes: usize) -> bool {
+        if self.leaving_bytes > 0 {
+            return false; // there may be some at once
+        }
         let line = self.passes.get(&pass).map(|course| course.line);
         let Some(line) = line.and_then(|line| self.lines.get(&line)) else {
             return true;
@@ -732,8 +746,14 @@ impl<F: Clone> Pieces<F> {
             self.of_samples.remove(&samples);
         }
         if piece.has_room {
-            self.held_bytes -= piece.bytes as u128;
             self.open -= 1;
+            match piece.stage {
+                Stage::Here(..) => {
+                    self.leaving_bytes += piece.bytes as u128;
+                    gone.bytes += piece.bytes as u128;
+                }
+                Stage::Waits | Stage::Asked(_) => self.held_bytes -= piece.bytes as u128,
+            }
         }
         if self.beyond.is_some_and(|(beyond, _)| beyond == number) {
             self.beyond = None;

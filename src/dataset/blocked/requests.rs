@@ -10,7 +10,7 @@ use super::pieces::{Gone, Pieces};
 #[cfg(doc)]
 use crate::dataset::Staged;
 use crate::dataset::StagedDataset;
-use crate::error::{BoxError, is_temporary, panic_message};
+use crate::error::{BoxError, drop_each, is_temporary, panic_message};
 use crate::rng::SampleRng;
 use crate::sampler::Blocks;
 use crate::sync::{Arc, Condvar, Mutex};
@@ -75,11 +75,10 @@ impl<S: BlockSource> Requests<S> {
     }
 
     /// Drops what is not needed any more. Without the lock.
-    pub(super) fn drop_all(gone: Gone<Fetched<S>>) {
-        let drops = AssertUnwindSafe(|| drop(gone));
-        if let Err(payload) = catch_unwind(drops) {
-            drop(panic_message(payload));
-        }
+    pub(super) fn drop_all(gone: &mut Gone<Fetched<S>>) {
+        let (fetched, openings) = (gone.fetched.drain(..), gone.openings.drain(..));
+        drop_each(fetched);
+        drop_each(openings);
     }
 }
 
