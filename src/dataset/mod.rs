@@ -4,6 +4,7 @@
 //! workers or devices.
 
 mod adapters;
+mod blocked;
 mod cacheable;
 mod cached;
 mod concat;
@@ -18,6 +19,7 @@ mod vec;
 mod zip;
 
 pub use adapters::{Described, FromFn, Map, from_fn};
+pub use blocked::{BlockSource, Blocked, BlockedStats};
 pub use cacheable::Cacheable;
 pub use cached::{CacheStats, Cached};
 pub use concat::ConcatDataset;
@@ -219,7 +221,7 @@ pub trait Dataset: Send + Sync + 'static {
     /// [`shuffle`](crate::loader::Builder::shuffle), so that each block is read once in an epoch. Default: `None`. Asked when the loader is
     /// built.
     ///
-    /// `Blocked` is such a data set, made of a source that reads blocks.
+    /// [`Blocked`] is such a data set, made of a source that reads blocks.
     fn blocks(&self) -> Option<Arc<Blocks>> {
         None
     }

@@ -7,6 +7,7 @@ use super::lister::{Batching, EvenBatching, FirstEpoch};
 use super::partition::{EpochOrder, Even, LastBatch, Listed, Lists, Partition, Start};
 use super::shard::DeviceShard;
 use crate::device::{Device, Ring};
+use crate::sampler::Openings;
 use crate::sync::Arc;
 use crate::system::numa::Cores;
 use crate::tensor::Offload;
@@ -112,6 +113,18 @@ impl Options {
                 unreachable!("`cut` has listed its batches")
             }
         }
+    }
+
+    /// Which blocks a share of this rank needs of an epoch, from a position on, if its sampler knows.
+    pub(crate) fn openings(&self, start: Start, share: DeviceShard) -> Option<Openings> {
+        let Batching::Even(batching) = &self.batching else {
+            return None;
+        };
+        let even = self.even(batching, share).from(start.position);
+        // (Ranks that do not take turns need all blocks.)
+        let (lane, lanes) = even.lane().unwrap_or((0, 1));
+        let (sampler, epoch) = (&batching.sampler, start.epoch);
+        sampler.openings(epoch, start.position, lane, lanes)
     }
 
     /// How many batches epoch 0 has, and how many samples the largest of them.

@@ -10,7 +10,7 @@ use crate::loader::affinity::Placed;
 use crate::loader::data_loader::DataLoader;
 use crate::loader::inner::Order;
 use crate::pipeline::{
-    Batching, DatasetFactory, EvenBatching, Learned, Lister, Pipeline, Retry, Threads,
+    Batching, DatasetFactory, EvenBatching, Learned, Lister, Pipeline, Retry, Threads, check_room,
 };
 use crate::sampler::{BatchSampler, Sampler};
 use crate::sync::{Arc, OnceLock};
@@ -81,6 +81,7 @@ impl<D: Dataset, C> Builder<D, C> {
             .iter_mut()
             .for_each(|options| options.at_once = at_once);
         warn_of_empty_epochs(&options[0]);
+        check_room(&self.dataset, &options[0], self.devices.len() as u64)?;
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
         let has_pictures = C::IN_PLACE
             && !self.devices.is_empty()
