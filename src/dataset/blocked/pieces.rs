@@ -56,6 +56,8 @@ struct Piece<F> {
     samples: Range<u64>,
     bytes: usize,
     has_room: bool,
+    /// It is one sample that was announced, and is in no opening.
+    is_single: bool,
     timeout: Option<Duration>,
     stage: Stage<F>,
     needs: Vec<Need>,
@@ -368,6 +370,7 @@ impl<F: Clone> Pieces<F> {
             samples: samples.clone(),
             bytes,
             has_room: false,
+            is_single: mark == Mark::Announced,
             timeout: course.timeout,
             stage: Stage::Waits,
             needs: Vec::new(),
@@ -453,10 +456,9 @@ impl<F: Clone> Pieces<F> {
                 None => Found::Alone(None),
             };
         };
-        let is_one = piece.samples.end - piece.samples.start == 1;
         if matches!(piece.stage, Stage::Waits) {
             // One sample waits for no room in the line: there is some for one beyond the bound, in the end.
-            if is_one {
+            if piece.is_single {
                 self.singles -= 1; // it is made anew
                 self.leave(number, pass, &mut Gone::default());
                 return Found::Alone(None);
@@ -567,14 +569,12 @@ impl<F: Clone> Pieces<F> {
         (now, timeout): (Instant, Option<Duration>),
     ) -> Option<u64> {
         let has_room = self.held_bytes + bytes as u128 <= max_bytes as u128;
-        if !has_room {
-            if self
-                .beyond
-                .is_some_and(|(_, until)| until.is_none_or(|until| until > now))
-                && !planted("any number of samples is beyond the bound")
-            {
-                return None;
-            }
+        let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
+        // (What is being dropped may be the one that was beyond.)
+        let is_free =
+            self.leaving_bytes == 0 && self.beyond.is_none_or(|(_, until)| is_over(until));
+        if !has_room && !is_free && !planted("any number of samples is beyond the bound") {
+            return None;
         }
         self.made += 1;
         let number = self.made;
@@ -592,6 +592,7 @@ impl<F: Clone> Pieces<F> {
             samples: index..index + 1,
             bytes,
             has_room: true,
+            is_single: false,
             timeout,
             stage: Stage::Waits,
             needs: Vec::new(),
