@@ -117,6 +117,7 @@ pub mod prelude;
 pub mod rng;
 pub mod sampler;
 mod shape;
+pub mod store;
 mod sync;
 #[cfg_attr(
     all(unix, not(miri)),
