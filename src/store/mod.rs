@@ -218,7 +218,11 @@ pub fn open(url: &str) -> Result<Arc<dyn Store>, BoxError> {
     match Place::of(url)? {
         Place::Folder(path) => Ok(Arc::new(LocalFiles::open(path)?)),
         #[cfg(feature = "object-store")]
-        Place::Remote { scheme, rest } => Ok(Arc::new(RemoteStore::of_place(scheme, &rest)?)),
+        Place::Remote { scheme, rest } => Ok(Arc::new(RemoteStore::of_place(
+            scheme,
+            &rest,
+            Vec::new(),
+        )?)),
         #[cfg(not(feature = "object-store"))]
         Place::Remote { scheme, .. } => Err(format!(
             "{scheme}:// needs the feature `object-store` of pinfeed, which this program was built without"
