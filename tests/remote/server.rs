@@ -12,7 +12,7 @@ use pinfeed::store::RemoteStore;
 
 /// What the server does with a request.
 #[derive(Debug, Clone, Default)]
-pub enum Act {
+pub(crate) enum Act {
     /// It answers.
     #[default]
     Answer,
@@ -40,12 +40,12 @@ pub enum Act {
 
 /// A request, as the server saw it.
 #[derive(Debug, Clone)]
-pub struct Seen {
-    pub method: String,
+pub(crate) struct Seen {
+    pub(crate) method: String,
     /// Behind the first slash, with the query.
-    pub path: String,
-    pub headers: BTreeMap<String, String>,
-    pub at: Instant,
+    pub(crate) path: String,
+    pub(crate) headers: BTreeMap<String, String>,
+    pub(crate) at: Instant,
 }
 
 type Script = Box<dyn FnMut(&Seen) -> Act + Send>;
@@ -60,7 +60,7 @@ struct State {
     is_over: bool,
 }
 
-pub struct Server {
+pub(crate) struct Server {
     address: SocketAddr,
     state: Arc<(Mutex<State>, Condvar)>,
     is_over: Arc<AtomicBool>,
@@ -69,7 +69,7 @@ pub struct Server {
 
 impl Server {
     /// Starts a server of these objects.
-    pub fn new(objects: &[(&str, &[u8])]) -> Server {
+    pub(crate) fn new(objects: &[(&str, &[u8])]) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
         let mut all = BTreeMap::new();
@@ -108,18 +108,18 @@ impl Server {
     }
 
     /// What becomes of the requests from here on.
-    pub fn script(&self, script: impl FnMut(&Seen) -> Act + Send + 'static) {
+    pub(crate) fn script(&self, script: impl FnMut(&Seen) -> Act + Send + 'static) {
         self.state.0.lock().unwrap().script = Box::new(script);
     }
 
     /// What becomes of the next requests, one after the other; all others are answered.
-    pub fn then(&self, acts: impl IntoIterator<Item = Act>) {
+    pub(crate) fn then(&self, acts: impl IntoIterator<Item = Act>) {
         let mut acts: Vec<Act> = acts.into_iter().collect();
         acts.reverse();
         self.script(move |_| acts.pop().unwrap_or_default());
     }
 
-    pub fn put(&self, key: &str, bytes: &[u8], tag: &str) {
+    pub(crate) fn put(&self, key: &str, bytes: &[u8], tag: &str) {
         let object = (bytes.to_vec(), tag.to_owned());
         self.state
             .0
@@ -129,34 +129,30 @@ impl Server {
             .insert(key.to_owned(), object);
     }
 
-    pub fn page(&self, keys: usize) {
+    pub(crate) fn page(&self, keys: usize) {
         self.state.0.lock().unwrap().page = keys;
     }
 
     /// The requests since this was last asked.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub(crate) fn seen(&self) -> Vec<Seen> {
         std::mem::take(&mut self.state.0.lock().unwrap().seen)
     }
 
-    pub fn address(&self) -> SocketAddr {
-        self.address
-    }
-
     /// Its bucket `bucket`, as S3's.
-    pub fn bucket(&self, prefix: &str) -> RemoteStore {
+    pub(crate) fn bucket(&self, prefix: &str) -> RemoteStore {
         open_bucket(self.address, prefix)
     }
 
     /// The same objects, as a web server's.
-    pub fn web(&self) -> RemoteStore {
+    pub(crate) fn web(&self) -> RemoteStore {
         RemoteStore::open(&format!("http://{}/bucket", self.address)).unwrap()
     }
 }
 
-pub const KEY: &str = "THE-KEY-OF-THE-TEST";
-pub const SECRET: &str = "the secret of the test";
+pub(crate) const KEY: &str = "THE-KEY-OF-THE-TEST";
+pub(crate) const SECRET: &str = "the secret of the test";
 
-pub fn open_bucket(address: SocketAddr, prefix: &str) -> RemoteStore {
+pub(crate) fn open_bucket(address: SocketAddr, prefix: &str) -> RemoteStore {
     let endpoint = format!("http://{address}");
     let options = [
         ("aws_endpoint", &*endpoint),
@@ -347,7 +343,7 @@ fn list(state: &State, query: &str) -> String {
         let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
         pairs
             .find(|(key, _)| *key == name)
-            .map(|(_, value)| unescaped(value))
+            .map(|(_, value)| unescaped(&value.replace('+', " ")))
     };
     let (prefix, token) = (of("prefix").unwrap_or_default(), of("continuation-token"));
     let keys = state
