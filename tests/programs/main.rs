@@ -18,6 +18,7 @@ macro_rules! programs {
 }
 
 programs! {
+    a_store_of_ones_own,
     auto_lines,
     auto_workers,
     bad_lines,
@@ -70,6 +71,7 @@ programs! {
     pairs_in_batches,
     patience,
     picture_sizes,
+    pictures_in_a_store,
     point_clouds,
     predictions,
     pretraining,
@@ -79,6 +81,7 @@ programs! {
     rare_class,
     readme,
     recorded_evaluation,
+    records_in_shards,
     rehearsal,
     remote_archive,
     replay_buffer,

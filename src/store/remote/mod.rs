@@ -23,7 +23,8 @@ use self::pace::{Pace, back_off};
 use super::error::{StoreError, StoreErrorKind};
 use super::{Object, Store, length_of};
 use crate::error::BoxError;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Mutex, Ordering, log};
+use crate::sync::log;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Mutex, Ordering};
 
 /// Objects of S3, Google Cloud Storage, Azure or a web server, as a [`Store`] (feature `object-store`).
 ///
