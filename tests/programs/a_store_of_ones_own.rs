@@ -1,7 +1,6 @@
 //! Objects of a server that this library does not know: a store of the program's own, whose errors may go away.
 
 use std::collections::BTreeMap;
-use std::error::Error;
 use std::ops::Range;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -41,7 +40,7 @@ impl Store for Client {
     }
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), BoxError> {
     let objects = (0..30u8).map(|n| (format!("train/{n:02}"), vec![n; 16])).collect();
     let store = Client { objects, requests: AtomicU64::new(0) };
     let objects = store.list("train")?;

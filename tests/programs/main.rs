@@ -11,8 +11,12 @@ macro_rules! programs {
         mod $program;
 
         #[test]
+        #[allow(clippy::needless_match)] // some end with a `BoxError`, which `?` does not turn into the other
         fn $program() -> Result<(), Box<dyn std::error::Error>> {
-            $program::main()
+            match $program::main() {
+                Ok(()) => Ok(()),
+                Err(error) => Err(error),
+            }
         }
     )*};
 }

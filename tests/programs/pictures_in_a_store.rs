@@ -1,7 +1,6 @@
 //! Pictures in a folder or a bucket, by the URL on the command line: listed once, fetched ahead, their class from the folder they are in.
 
 use std::collections::BTreeSet;
-use std::error::Error;
 use std::sync::Arc;
 
 use pinfeed::dataset::{Staged, StagedDataset};
@@ -59,7 +58,7 @@ impl StagedDataset for Pictures {
     }
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), BoxError> {
     // Instead of the command line's, a folder of two classes.
     let folder = tempfile::tempdir()?;
     for n in 0..24u8 {

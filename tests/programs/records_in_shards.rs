@@ -1,6 +1,5 @@
 //! Records of one size in several files: a data set over all of them, which reads records that lie near each other at once.
 
-use std::error::Error;
 use std::ops::Range;
 
 use pinfeed::store::{LocalFiles, Object, Store};
@@ -52,7 +51,7 @@ impl<S: Store> Dataset for Records<S> {
     }
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), BoxError> {
     let folder = tempfile::tempdir()?;
     for shard in 0..4u64 {
         let records = (shard * EACH..(shard + 1) * EACH).flat_map(|record| [record as f32; 8]);

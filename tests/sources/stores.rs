@@ -152,7 +152,7 @@ fn a_url_or_a_path_opens_a_folder() {
         assert!(Path::new(&files.locate("c")).exists());
     }
     let error = store::open(&format!("{root}/a b/c")).unwrap_err();
-    assert!(error.to_string().contains("is a file"), "{error}");
+    assert!(error.to_string().contains("it is a file"), "{error}");
     let error = store::open(&format!("{root}/nowhere")).unwrap_err();
     assert!(error.to_string().contains("nowhere"), "{error}");
 }

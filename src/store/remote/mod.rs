@@ -142,7 +142,7 @@ impl RemoteStore {
     /// # Errors
     ///
     /// If the URL is of no such kind, or the environment has a setting that is wrong.
-    pub fn open(url: &str) -> Result<RemoteStore, BoxError> {
+    pub fn open(url: &str) -> Result<RemoteStore, StoreError> {
         RemoteStore::open_with(url, [("", ""); 0])
     }
 
@@ -172,18 +172,18 @@ impl RemoteStore {
     pub fn open_with<K: Into<String>, V: Into<String>>(
         url: &str,
         options: impl IntoIterator<Item = (K, V)>,
-    ) -> Result<RemoteStore, BoxError> {
+    ) -> Result<RemoteStore, StoreError> {
         match super::url::Place::of(url)? {
             super::url::Place::Remote { scheme, rest } => {
                 let options = options.into_iter();
                 let options = options.map(|(key, value)| (key.into(), value.into()));
                 RemoteStore::of_place(scheme, &rest, options.collect())
             }
-            super::url::Place::Folder(path) => Err(format!(
-                "{} is a folder of this machine: LocalFiles opens it",
-                path.display()
-            )
-            .into()),
+            super::url::Place::Folder(path) => Err(StoreError::new(
+                path.display().to_string(),
+                StoreErrorKind::Other,
+                "it is a folder of this machine: LocalFiles opens it",
+            )),
         }
     }
 
@@ -191,14 +191,16 @@ impl RemoteStore {
         scheme: &'static str,
         rest: &str,
         options: Vec<(String, String)>,
-    ) -> Result<RemoteStore, BoxError> {
+    ) -> Result<RemoteStore, StoreError> {
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         if host.contains('@') {
             // (It is not repeated: what is before the @ may be a password.)
-            return Err(format!(
-                "{scheme}://…@…: a URL has no place for a name and a password: credentials come from the environment"
-            )
-            .into());
+            let what = "a URL has no place for a name and a password: credentials come from the environment, or by open_with";
+            return Err(StoreError::new(
+                format!("{scheme}://…@…"),
+                StoreErrorKind::Other,
+                what,
+            ));
         }
         let path = path.trim_matches('/');
         let protocol = match scheme {
@@ -216,12 +218,20 @@ impl RemoteStore {
         if protocol == Protocol::Http {
             if let Some((shown, _)) = url.split_once(['?', '#']) {
                 // (Nor is this: a signature is a password.)
-                return Err(format!("{shown}?…: the URL of a folder has no question, and no `#`: keys are put behind it").into());
+                let what =
+                    "the URL of a folder has no question, and no `#`: keys are put behind it";
+                return Err(StoreError::new(
+                    format!("{shown}?…"),
+                    StoreErrorKind::Other,
+                    what,
+                ));
             }
             endpoint = url.clone();
             prefix.clear();
         } else {
-            Path::parse(path).map_err(|error| format!("{url}: {error}"))?;
+            Path::parse(path).map_err(|error| {
+                StoreError::new(&*url, StoreErrorKind::Other, error.to_string())
+            })?;
         }
         let store = RemoteStore {
             url,
@@ -295,7 +305,7 @@ impl RemoteStore {
         }
     }
 
-    fn client(&self) -> Result<Client, BoxError> {
+    fn client(&self) -> Result<Client, StoreError> {
         self.engine.client(|| {
             let protocol = self.shared.protocol;
             Client::new(protocol, &self.endpoint, &self.options).map_err(|error| {
@@ -303,7 +313,7 @@ impl RemoteStore {
                 for (key, value) in self.options.iter().filter(|(_, value)| !value.is_empty()) {
                     what = what.replace(value, &format!("[{key}]"));
                 }
-                StoreError::new(&*self.url, StoreErrorKind::Other, what).into()
+                StoreError::new(&*self.url, StoreErrorKind::Other, what)
             })
         })
     }
