@@ -14,5 +14,6 @@ mod lookahead;
 mod staged;
 mod staged_async;
 mod staged_hanging;
+mod stores;
 mod streams;
 mod tables;
