@@ -92,6 +92,8 @@
 //! the feature `nvjpeg` on Linux: [`Device::cuda`] sets `CUDA_DEVICE_MAX_CONNECTIONS=32` if that is not set and the process has no other
 //! thread.
 
+#[cfg(feature = "arrays")]
+pub mod arrays;
 mod batch;
 pub mod dataset;
 #[expect(unsafe_code, reason = "it owns the memory that copies in flight use")]
