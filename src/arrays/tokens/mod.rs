@@ -45,8 +45,8 @@ const LLM_C: [(u32, u32, DType); 2] = [(20_240_520, 1, DType::U16), (20_240_801,
 /// nanoGPT's `get_batch`, which takes windows that begin anywhere:
 ///
 /// ```
-/// use pinfeed::DataLoader;
 /// use pinfeed::arrays::TokenFile;
+/// use pinfeed::{DataLoader, Dataset};
 /// use pinfeed::sampler::RandomSampler;
 ///
 /// # let folder = tempfile::tempdir()?;
@@ -54,7 +54,7 @@ const LLM_C: [(u32, u32, DType); 2] = [(20_240_520, 1, DType::U16), (20_240_801,
 /// # std::fs::write(&path, (0..1_000u16).flat_map(u16::to_le_bytes).collect::<Vec<u8>>())?;
 /// let tokens = TokenFile::<u16>::raw(path)?.with_vocabulary(50_257);
 /// let windows = tokens.windows(64)?.with_stride(1)?.to_i64(); // i64, which embeddings take
-/// let anywhere = RandomSampler::new(&windows).with_replacement().with_num_samples(12 * 100u64);
+/// let anywhere = RandomSampler::new(windows.len()).with_replacement().with_num_samples(12 * 100u64);
 /// let loader = DataLoader::builder(windows).batch_size(12).sampler(anywhere).build()?;
 /// for batch in &loader {
 ///     let (x, y) = batch?; // y is x, one token later
