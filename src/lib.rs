@@ -35,6 +35,7 @@
 //! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, packed documents, a
 //!   cache in memory: [`dataset`].
 //! - Sources without a length or an index, such as files that are read from their beginning: [`iterable`].
+//! - Files of arrays (`.npy`, safetensors, MNIST, CSV, ..) and of tokens: `arrays`, with the feature of that name.
 //! - Images in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the
 //!   device: [`ops`].
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
@@ -67,6 +68,7 @@
 //! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, which decodes only the part of an image that its crop needs; needs a C compiler, cmake and nasm to build (`No CMAKE_ASM_NASM_COMPILER could be found` means that nasm is missing) |
 //! | `nvjpeg` | no | JPEG files decoded by the GPU (`image::Decode`); nvJPEG is loaded at run time |
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
+//! | `arrays` | no | files of arrays and tokens, read or memory-mapped: `arrays` |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`IterableState`](loader::IterableState)), statistics and element types |

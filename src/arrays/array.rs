@@ -21,8 +21,8 @@ use crate::tensor::{Element, Tensor};
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("x.npy");
-/// # let mut file = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}".to_vec();
-/// # file.resize(64, b' ');
+/// # let mut file = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<f4', 'fortran_order': False, 'shape': (3,)}".to_vec();
+/// # file.resize(128, b' ');
 /// # file.extend([7f32, 8.0, 9.0].map(f32::to_le_bytes).as_flattened());
 /// # std::fs::write(&path, file)?;
 /// let x = arrays::npy(path)?; // numpy.save("x.npy", x)

@@ -5,6 +5,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use super::file::{FileBytes, IntoFileBytes};
+use super::shown::shown;
 use crate::error::{Error, Result};
 use crate::system::room;
 use crate::tensor::{Element, Tensor};
@@ -263,20 +264,6 @@ fn number<T: Element + FromStr<Err: fmt::Display>>(field: &str) -> Result<T, Str
         "" => format!("it is empty, and should be a number ({})", T::DTYPE),
         _ => format!("`{}` is not a number ({}): {cause}", shown(field), T::DTYPE),
     })
-}
-
-/// The beginning of a field, in one line.
-fn shown(field: &str) -> String {
-    const SHOWN: usize = 60;
-    let mut shown = field
-        .chars()
-        .take(SHOWN)
-        .flat_map(char::escape_debug)
-        .collect::<String>();
-    if field.chars().nth(SHOWN).is_some() {
-        shown += "..";
-    }
-    shown
 }
 
 /// Lines of fields, one after the other.

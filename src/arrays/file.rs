@@ -33,8 +33,8 @@ const ALIGNMENT: usize = 64;
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("x.npy");
-/// # let mut file = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}".to_vec();
-/// # file.resize(64, b' ');
+/// # let mut file = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}".to_vec();
+/// # file.resize(128, b' ');
 /// # file.extend([7i32, 8, 9].map(i32::to_le_bytes).as_flattened());
 /// # std::fs::write(&path, file)?;
 /// // Safety: nothing writes the file while the program runs.

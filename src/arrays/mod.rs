@@ -67,6 +67,7 @@ mod inflate;
 mod npy;
 mod npz;
 mod safetensors;
+mod shown;
 mod tokens;
 
 pub use array::{Array, Arrays};

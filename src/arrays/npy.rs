@@ -5,6 +5,7 @@
 use super::array::{Array, Content};
 use super::cursor::Cursor;
 use super::file::IntoFileBytes;
+use super::shown::shown;
 use crate::error::Result;
 use crate::shape::{DType, Shape};
 
@@ -29,15 +30,15 @@ const LONGEST_HEADER: u32 = 1 << 20;
 ///
 /// # let folder = tempfile::tempdir()?;
 /// # let path = folder.path().join("x.npy");
-/// # let mut file = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<i4', 'fortran_order': False, 'shape': (2, 2)}".to_vec();
-/// # file.resize(64, b' ');
+/// # let mut file = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<i4', 'fortran_order': False, 'shape': (2, 2)}".to_vec();
+/// # file.resize(128, b' ');
 /// # file.extend([7i32, 8, 9, 10].map(i32::to_le_bytes).as_flattened());
 /// # std::fs::write(&path, &file)?;
 /// let table = TensorDataset::new(arrays::npy(&path)?.tensor::<i32>()?)?;
 /// let batch = DataLoader::builder(table).batch_size(2).build()?.epoch(0).next().unwrap()?;
 /// assert_eq!((&batch.shape()[..], batch.as_slice()), (&[2, 2][..], &[7, 8, 9, 10][..]));
 ///
-/// # std::fs::write(&path, &file[..70])?;
+/// # std::fs::write(&path, &file[..134])?;
 /// let error = arrays::npy(&path).unwrap_err(); // a download that was interrupted
 /// assert!(error.to_string().ends_with("x.npy: it is cut off: [2, 2] of i32 takes 16 bytes, and 6 are there"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -73,10 +74,9 @@ impl Header {
     pub(super) fn read(first: &[u8], length: u64) -> Result<Header, String> {
         let (begin, text) = text(first)?;
         let fields = Fields::parse(text).ok_or_else(|| {
-            let shown: String = text.chars().take(200).collect();
             format!(
                 "its header cannot be understood: {}",
-                shown.trim_end().escape_debug()
+                shown(text.trim_end())
             )
         })?;
         let (dtype, is_swapped) = element_type(fields.descr)?;
@@ -208,17 +208,12 @@ fn value_end(text: &str) -> Option<usize> {
 /// The element type, and whether its bytes are in the other order than this machine's.
 fn element_type(descr: &str) -> Result<(DType, bool), String> {
     if descr.starts_with('[') || descr.starts_with('(') {
-        let shown: String = descr.chars().take(200).collect();
         return Err(format!(
-            "its elements are structures, {shown}: save each field as an array of its own (numpy.savez(.., x=array['x']))"
+            "its elements are structures, {}: save each field as an array of its own (numpy.savez(.., x=array['x']))",
+            shown(descr)
         ));
     }
-    let unknown = || {
-        format!(
-            "the type of its elements is unknown: {}",
-            descr.escape_debug()
-        )
-    };
+    let unknown = || format!("the type of its elements is unknown: {}", shown(descr));
     let (name, "") = quoted(descr).ok_or_else(unknown)? else {
         return Err(unknown());
     };
@@ -276,13 +271,13 @@ fn refused_type(name: &str, code: &str) -> Option<String> {
     };
     Some(format!(
         "its elements ('{}') are {what}, which tensors do not have: {advice}",
-        name.escape_debug()
+        shown(name)
     ))
 }
 
 /// Python's tuple of lengths.
 fn shape(text: &str) -> Result<Shape, String> {
-    let unknown = || format!("its shape cannot be understood: {}", text.escape_debug());
+    let unknown = || format!("its shape cannot be understood: {}", shown(text));
     let inside = text
         .strip_prefix('(')
         .and_then(|text| text.strip_suffix(')'))

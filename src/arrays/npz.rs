@@ -10,6 +10,7 @@ use super::cursor::Cursor;
 use super::file::{FileBytes, IntoFileBytes};
 use super::inflate;
 use super::npy::Header;
+use super::shown::shown;
 use crate::error::Result;
 use crate::sync::Arc;
 
@@ -199,7 +200,7 @@ fn directory_64(all: &[u8], end: usize) -> Option<(u64, u64, u64)> {
 fn member<'a>(all: &'a [u8], cursor: &mut Cursor<'a>) -> Result<Member<'a>, String> {
     let entry = entry(cursor).ok_or_else(damaged)?;
     let name = str::from_utf8(entry.name).map_err(|_| "a member's name is not UTF-8".to_owned())?;
-    let refused = |reason: &str| format!("`{}`: {reason}", name.escape_debug());
+    let refused = |reason: &str| format!("`{}`: {reason}", shown(name));
     if entry.flags & 1 != 0 {
         return Err(refused("it is encrypted: save it without a password"));
     }

@@ -56,15 +56,15 @@ impl<T: Element> Tensor<T> {
     /// use pinfeed::Tensor;
     ///
     /// // An `.npy` file: a header that gives the type and the shape, then three numbers.
-    /// let mut file = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}".to_vec();
-    /// file.resize(64, b' ');
+    /// let mut file = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}".to_vec();
+    /// file.resize(128, b' ');
     /// file.extend([7i32, 8, 9].map(i32::to_le_bytes).as_flattened());
     /// # // (A mapped file begins at a page boundary; a `Vec` may begin anywhere.)
-    /// # let file = { #[repr(align(64))] struct Page([u8; 76]);
+    /// # let file = { #[repr(align(64))] struct Page([u8; 140]);
     /// #     impl AsRef<[u8]> for Page { fn as_ref(&self) -> &[u8] { &self.0 } }
     /// #     Page(file.try_into().unwrap()) };
     ///
-    /// let numbers = Tensor::<i32>::from_owner_at(file, 64, &[3])?;
+    /// let numbers = Tensor::<i32>::from_owner_at(file, 128, &[3])?;
     /// assert_eq!(numbers.as_slice(), [7, 8, 9]);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```

@@ -18,6 +18,7 @@ macro_rules! programs {
 }
 
 programs! {
+    array_files,
     auto_lines,
     auto_workers,
     bad_lines,
@@ -70,6 +71,7 @@ programs! {
     pairs_in_batches,
     patience,
     picture_sizes,
+    pictures_in_arrays,
     point_clouds,
     predictions,
     pretraining,
@@ -105,6 +107,7 @@ programs! {
     text,
     timeline_page,
     token_budget,
+    token_windows,
     tokenised_ahead,
     tokio_tasks,
     train_val_test,

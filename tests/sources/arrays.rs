@@ -405,7 +405,11 @@ fn windows_and_documents_are_resumed_and_other_files_are_refused() {
     let mut bytes = std::fs::read(path("train.bin")).unwrap();
     bytes.rotate_left(2);
     std::fs::write(&other, &bytes).unwrap();
-    assert!(loader(other.to_str().unwrap(), 3).resume(0..1, &state).is_err());
+    assert!(
+        loader(other.to_str().unwrap(), 3)
+            .resume(0..1, &state)
+            .is_err()
+    );
 }
 
 /// The numbers of a mapped file, and of one that is registered, are those of one that is read.
