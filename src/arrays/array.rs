@@ -83,8 +83,8 @@ impl Array {
         self.place().is_some()
     }
 
-    /// Makes a tensor of it: over the file's bytes where it [is in place](Array::is_in_place), and of a copy otherwise. An array of an `.npz`
-    /// file is compared with its checksum, which reads all of it.
+    /// Makes a tensor of it: over the file's bytes where it [is in place](Array::is_in_place), and of a copy otherwise. An array of an
+    /// `.npz` file is compared with its checksum, which reads all of it.
     ///
     /// # Errors
     ///

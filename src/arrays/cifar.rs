@@ -1,6 +1,7 @@
 //! CIFAR-10 and CIFAR-100, "binary version".
 //!
-//! The format is that of <https://www.cs.toronto.edu/~kriz/cifar.html>: records of a label (CIFAR-100: two) and three planes of 32 x 32 bytes.
+//! The format is that of <https://www.cs.toronto.edu/~kriz/cifar.html>: records of a label (CIFAR-100: two) and three planes of 32 x 32
+//! bytes.
 
 use std::path::Path;
 
@@ -15,9 +16,9 @@ const CHANNELS: usize = 3;
 
 /// Reads files of CIFAR-10's binary version (`data_batch_1.bin` to `data_batch_5.bin`, or `test_batch.bin`), one behind the other.
 ///
-/// Returns the pictures, `[n, 32, 32, 3]`, red, green and blue, as [`image`](mod@crate::image) has them and torchvision's `CIFAR10.data`; and the labels, `[n]`,
-/// 0 to 9. A [`TensorDataset`](crate::TensorDataset) takes the pair as it is. On the device, [`normalize`](crate::DeviceTensor::normalize) makes
-/// floating-point numbers of the pictures, in either order of the dimensions.
+/// Returns the pictures, `[n, 32, 32, 3]`, red, green and blue, as [`image`](mod@crate::image) has them and torchvision's `CIFAR10.data`;
+/// and the labels, `[n]`, 0 to 9. A [`TensorDataset`](crate::TensorDataset) takes the pair as it is. On the device,
+/// [`normalize`](crate::DeviceTensor::normalize) makes floating-point numbers of the pictures, in either order of the dimensions.
 ///
 /// # Errors
 ///

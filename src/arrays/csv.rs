@@ -14,16 +14,16 @@ const BYTE_ORDER_MARK: char = '\u{feff}';
 
 /// Opens a CSV file: a line of names, and lines of as many fields, separated by commas.
 ///
-/// It is looked at once, and columns are read as they are asked for ([`CsvTable`]). For a file that does not fit into memory, or lines that are
-/// to be left out or made into structures, there is [`iterable::lines`](crate::iterable::lines()).
+/// It is looked at once, and columns are read as they are asked for ([`CsvTable`]). For a file that does not fit into memory, or lines
+/// that are to be left out or made into structures, there is [`iterable::lines`](crate::iterable::lines()).
 ///
-/// The notation is that of RFC 4180: fields in double quotes may have commas, line ends and (doubled) quotes in them; lines end with `\n` or `\r\n`.
-/// A byte order mark and empty lines are left out.
+/// The notation is that of RFC 4180: fields in double quotes may have commas, line ends and (doubled) quotes in them; lines end with `\n`
+/// or `\r\n`. A byte order mark and empty lines are left out.
 ///
 /// # Errors
 ///
-/// [`Error::DataSet`] if it has no names, is not UTF-8, has a quote that does not end, or a line of more or fewer fields: the error names the line.
-/// Those of [`FileBytes::read`], if the file is a path.
+/// [`Error::DataSet`] if it has no names, is not UTF-8, has a quote that does not end, or a line of more or fewer fields: the error names
+/// the line. Those of [`FileBytes::read`], if the file is a path.
 ///
 /// # Examples
 ///
@@ -128,13 +128,13 @@ impl CsvTable {
         self.rows
     }
 
-    /// Reads a column of numbers: a tensor `[rows]`. Spaces around a number are left out; Rust's [`FromStr`] reads it (`1e-3`, `inf` and `NaN` are
-    /// floating-point numbers, and `1.0` is no integer).
+    /// Reads a column of numbers: a tensor `[rows]`. Spaces around a number are left out; Rust's [`FromStr`] reads it (`1e-3`, `inf` and
+    /// `NaN` are floating-point numbers, and `1.0` is no integer).
     ///
     /// # Errors
     ///
-    /// [`Error::DataSet`] if there is no such column, or there are two; or if a field is no number of the type: the error names the line, the column
-    /// and what stands there. An empty field is none: nothing is filled in.
+    /// [`Error::DataSet`] if there is no such column, or there are two; or if a field is no number of the type: the error names the line,
+    /// the column and what stands there. An empty field is none: nothing is filled in.
     pub fn column<T>(&self, name: &str) -> Result<Tensor<T>>
     where
         T: Element + FromStr<Err: fmt::Display>,

@@ -83,8 +83,8 @@ impl FileBytes {
     /// Maps a file into memory, to be read only: nothing is read until it is used, and the system's page cache is all the memory that it
     /// takes.
     ///
-    /// The mapping is a shared one, which CUDA page-locks ([`register`](FileBytes::register)). Closing, renaming and deleting the file do not
-    /// disturb it.
+    /// The mapping is a shared one, which CUDA page-locks ([`register`](FileBytes::register)). Closing, renaming and deleting the file do
+    /// not disturb it.
     ///
     /// # Safety
     ///
@@ -175,8 +175,8 @@ impl FileBytes {
         self.bytes.as_slice()
     }
 
-    /// The elements from an offset on, where they lie. Of registered bytes the tensor is registered, too, and shares their storage. Otherwise
-    /// it has one of its own, so that it can be registered by itself.
+    /// The elements from an offset on, where they lie. Of registered bytes the tensor is registered, too, and shares their storage.
+    /// Otherwise it has one of its own, so that it can be registered by itself.
     pub(super) fn tensor<T: Element>(&self, offset: usize, shape: &[usize]) -> Result<Tensor<T>> {
         match self.is_registered() {
             true => self.bytes.view_as(offset, shape),

@@ -1,7 +1,7 @@
 //! IDX files, as MNIST, Fashion-MNIST and EMNIST have them.
 //!
-//! The format is that of <https://yann.lecun.com/exdb/mnist/>: two zeros, a byte for the type, one for the number of dimensions, their lengths as
-//! 32 bits each, and the numbers; all in big-endian order.
+//! The format is that of <https://yann.lecun.com/exdb/mnist/>: two zeros, a byte for the type, one for the number of dimensions, their
+//! lengths as 32 bits each, and the numbers; all in big-endian order.
 
 use super::array::{Array, Content};
 use super::cursor::Cursor;
@@ -12,16 +12,16 @@ use crate::shape::{DType, Shape};
 
 const GZIP: &[u8] = b"\x1f\x8b";
 
-/// Opens an IDX file, such as MNIST's `train-images-idx3-ubyte` (`u8`, `[60000, 28, 28]`) and `train-labels-idx1-ubyte` (`u8`, `[60000]`), also
-/// compressed as they are published, `.gz`, whatever they are called.
+/// Opens an IDX file, such as MNIST's `train-images-idx3-ubyte` (`u8`, `[60000, 28, 28]`) and `train-labels-idx1-ubyte` (`u8`, `[60000]`),
+/// also compressed as they are published, `.gz`, whatever they are called.
 ///
 /// A compressed file is decompressed into memory at once. Numbers of more than one byte are in the order that few machines have, so they
 /// are copied ([`Array::is_in_place`]).
 ///
 /// # Errors
 ///
-/// [`Error::DataSet`](crate::Error::DataSet) if it is no such file, is cut off, or has bytes behind its numbers; or if it cannot be decompressed. Those
-/// of [`FileBytes::read`], if the file is a path.
+/// [`Error::DataSet`](crate::Error::DataSet) if it is no such file, is cut off, or has bytes behind its numbers; or if it cannot be
+/// decompressed. Those of [`FileBytes::read`], if the file is a path.
 ///
 /// # Examples
 ///

@@ -1,5 +1,5 @@
-//! Files of arrays and of tokens, as tensors and data sets: `.npy`, `.npz`, safetensors, MNIST's IDX, CIFAR's binary files, CSV, and the token
-//! files of nanoGPT and Megatron (feature `arrays`).
+//! Files of arrays and of tokens, as tensors and data sets: `.npy`, `.npz`, safetensors, MNIST's IDX, CIFAR's binary files, CSV, and the
+//! token files of nanoGPT and Megatron (feature `arrays`).
 //!
 //! | file | what reads it | what it becomes |
 //! | --- | --- | --- |

@@ -19,9 +19,9 @@ const LONGEST_HEADER: u32 = 1 << 20;
 ///
 /// # Errors
 ///
-/// [`Error::DataSet`](crate::Error::DataSet) if it is no such file, if it is cut off, or if something follows the array (`numpy.save` to an open
-/// file, twice: use `numpy.savez`); if the array is in columns, or of a type that tensors do not have: structures, text, dates, Python's
-/// objects, complex numbers and `u64`, all by name. Those of [`FileBytes::read`](super::FileBytes::read), if the file is a path.
+/// [`Error::DataSet`](crate::Error::DataSet) if it is no such file, if it is cut off, or if something follows the array (`numpy.save` to
+/// an open file, twice: use `numpy.savez`); if the array is in columns, or of a type that tensors do not have: structures, text, dates,
+/// Python's objects, complex numbers and `u64`, all by name. Those of [`FileBytes::read`](super::FileBytes::read), if the file is a path.
 ///
 /// # Examples
 ///

@@ -29,16 +29,16 @@ const FIELD_64: u16 = 1;
 
 /// Opens the arrays that `numpy.savez` or `numpy.savez_compressed` wrote.
 ///
-/// Only headers are read (of compressed arrays, they are decompressed). Arrays are named as they were given to `savez`; `arr_0`, `arr_1`, ..
-/// without names. Those of types that tensors do not have are an error when they are asked for; the others can be used.
+/// Only headers are read (of compressed arrays, they are decompressed). Arrays are named as they were given to `savez`; `arr_0`, `arr_1`,
+/// .. without names. Those of types that tensors do not have are an error when they are asked for; the others can be used.
 ///
-/// An array of an `.npz` file lies anywhere in it, so most are copied ([`Array::is_in_place`]), and each is compared with its checksum. To map
-/// or register large ones, save them as `.npy` or safetensors.
+/// An array of an `.npz` file lies anywhere in it, so most are copied ([`Array::is_in_place`]), and each is compared with its checksum. To
+/// map or register large ones, save them as `.npy` or safetensors.
 ///
 /// # Errors
 ///
-/// [`Error::DataSet`](crate::Error::DataSet) if it is no zip archive, or is cut off; if it is encrypted, or compressed by another method; if a member
-/// is not where the archive says, or two have one name. Those of [`FileBytes::read`], if the file is a path.
+/// [`Error::DataSet`](crate::Error::DataSet) if it is no zip archive, or is cut off; if it is encrypted, or compressed by another method;
+/// if a member is not where the archive says, or two have one name. Those of [`FileBytes::read`], if the file is a path.
 ///
 /// # Examples
 ///

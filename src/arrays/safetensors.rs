@@ -13,15 +13,15 @@ const LENGTH_BYTES: usize = 8;
 
 /// Opens the arrays of a safetensors file: `BOOL` (as `u8`), `U8` to `I64`, `F16`, `BF16`, `F32` and `F64`.
 ///
-/// Only the header is read. The format's writers put arrays where they can be used, so a mapped file of any size takes no memory, and can be
-/// [registered](super::FileBytes::register). Arrays of types that tensors do not have (`U64`, 8 bits of floating point, complex) are an error when they
-/// are asked for.
+/// Only the header is read. The format's writers put arrays where they can be used, so a mapped file of any size takes no memory, and can
+/// be [registered](super::FileBytes::register). Arrays of types that tensors do not have (`U64`, 8 bits of floating point, complex) are an
+/// error when they are asked for.
 ///
 /// # Errors
 ///
-/// [`Error::DataSet`](crate::Error::DataSet) if it is no such file: cut off, with bytes that belong to no array, or with a header of more than 100 MB,
-/// that is not JSON, or whose offsets, shapes and types do not fit each other. Those of [`FileBytes::read`](super::FileBytes::read), if
-/// the file is a path.
+/// [`Error::DataSet`](crate::Error::DataSet) if it is no such file: cut off, with bytes that belong to no array, or with a header of more
+/// than 100 MB, that is not JSON, or whose offsets, shapes and types do not fit each other. Those of
+/// [`FileBytes::read`](super::FileBytes::read), if the file is a path.
 ///
 /// # Examples
 ///

@@ -105,14 +105,13 @@ impl Tensor<u8> {
         byte_offset: usize,
         shape: &[usize],
     ) -> Result<Tensor<T>> {
-        match place_of(self.as_slice(), Some(byte_offset), shape)? {
-            // SAFETY: the elements lie there, aligned and within the bytes, which this tensor's storage keeps; it is shared from now on, as
-            // by `view`, so nothing writes it while both exist (*one owner per slab*).
-            Some(pointer) => {
-                Ok(unsafe { Tensor::from_raw(pointer, shape.into(), Arc::clone(self.storage())) })
-            }
-            None => Ok(Tensor::zeros(shape)),
-        }
+        let Some(pointer) = place_of(self.as_slice(), Some(byte_offset), shape)? else {
+            return Ok(Tensor::zeros(shape));
+        };
+        let storage = Arc::clone(self.storage());
+        // SAFETY: the elements lie there, aligned and within the bytes, which this tensor's storage keeps; it is shared from now on, as by
+        // `view`, so nothing writes it while both exist (*one owner per slab*).
+        Ok(unsafe { Tensor::from_raw(pointer, shape.into(), storage) })
     }
 }
 

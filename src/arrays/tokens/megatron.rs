@@ -1,8 +1,8 @@
 //! The index of Megatron's files, `.idx`.
 //!
-//! The format is that of `megatron/core/datasets/indexed_dataset.py`, version 1: the magic bytes, the version, the type's code, the numbers of
-//! sequences and of document boundaries; then the sequences' lengths in tokens (`i32`), the bytes where they begin (`i64`), and the
-//! sequences where documents begin, with the end (`i64`). All in little-endian order.
+//! The format is that of `megatron/core/datasets/indexed_dataset.py`, version 1: the magic bytes, the version, the type's code, the
+//! numbers of sequences and of document boundaries; then the sequences' lengths in tokens (`i32`), the bytes where they begin (`i64`), and
+//! the sequences where documents begin, with the end (`i64`). All in little-endian order.
 
 use super::super::cursor::Cursor;
 use super::super::file::FileBytes;

@@ -11,7 +11,7 @@ use std::path::Path;
 use super::array::{Array, Content};
 use super::cursor::Cursor;
 use super::file::{FileBytes, IntoFileBytes};
-use crate::error::{BoxError, Result};
+use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::{Fingerprint, spread};
 use crate::shape::DType;
 use crate::sync::Arc;
@@ -81,7 +81,7 @@ impl<T: Token> TokenFile<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::DataSet`](crate::Error::DataSet) if the file has a part of a token at its end (it is cut off, or of another type), or is one of those
+    /// [`Error::DataSet`] if the file has a part of a token at its end (it is cut off, or of another type), or is one of those
     /// that the other functions open. Those of [`FileBytes::read`], if it is a path.
     pub fn raw(file: impl IntoFileBytes) -> Result<TokenFile<T>> {
         let file = file.into_file_bytes()?;
@@ -135,8 +135,8 @@ impl<T: Token> TokenFile<T> {
     ///
     /// # Errors
     ///
-    /// As [`raw`](TokenFile::raw); and if the index is of another version or another type, is cut off, or does not fit the tokens; or if it says
-    /// which kind of input each sequence is (several modes), which cannot be told here.
+    /// As [`raw`](TokenFile::raw); and if the index is of another version or another type, is cut off, or does not fit the tokens; or if
+    /// it says which kind of input each sequence is (several modes), which cannot be told here.
     ///
     /// # Examples
     ///
@@ -217,12 +217,12 @@ impl<T: Token> TokenFile<T> {
         }
     }
 
-    /// Finds the documents: each ends with this token (end of text; GPT-2's is 50,256), which belongs to it. Tokens behind the last one are a
-    /// document, too. It reads the file once.
+    /// Finds the documents: each ends with this token (end of text; GPT-2's is 50,256), which belongs to it. Tokens behind the last one
+    /// are a document, too. It reads the file once.
     ///
     /// # Errors
     ///
-    /// [`Error::DataSet`](crate::Error::DataSet) if their list does not fit into memory: 8 bytes for each document.
+    /// [`Error::DataSet`] if their list does not fit into memory: 8 bytes for each document.
     ///
     /// # Examples
     ///
@@ -288,7 +288,7 @@ impl<T: Token> TokenFile<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::InvalidOption`](crate::Error::InvalidOption) if `n` is 0; [`Error::DataSet`](crate::Error::DataSet) if the file has no more than `n` tokens.
+    /// [`Error::InvalidOption`] if `n` is 0; [`Error::DataSet`] if the file has no more than `n` tokens.
     pub fn windows(&self, n: usize) -> Result<Windows<T>> {
         Windows::new(self.clone(), n)
     }
@@ -297,7 +297,7 @@ impl<T: Token> TokenFile<T> {
     ///
     /// # Errors
     ///
-    /// [`Error::DataSet`](crate::Error::DataSet) if it is not known where they are: by [`megatron`](TokenFile::megatron), or
+    /// [`Error::DataSet`] if it is not known where they are: by [`megatron`](TokenFile::megatron), or
     /// [`split_after`](TokenFile::split_after).
     pub fn documents(&self) -> Result<TokenDocuments<T>> {
         match &self.ends {
@@ -363,7 +363,7 @@ impl<T: Token> fmt::Debug for TokenFile<T> {
     }
 }
 
-fn other_type(file: &FileBytes, found: DType, asked: DType) -> crate::Error {
+fn other_type(file: &FileBytes, found: DType, asked: DType) -> Error {
     file.refused(format!(
         "its tokens are {found}, and were asked for as {asked}"
     ))

@@ -8,13 +8,13 @@ use crate::tensor::Tensor;
 
 /// Windows of a [`TokenFile`], as a data set. A sample is a pair of `n` tokens each: the input, and the target, which is one token later.
 ///
-/// Window `i` begins at token `i * stride`. By default, the stride is `n`: each token is a target once in an epoch, but for the first one and
-/// those behind the last whole window, of which there are fewer than `n`. With a stride of 1, windows begin anywhere, and there are
-/// about as many as tokens: nanoGPT's choice, for which [`TokenFile`] has an example. Documents are not looked at: for
-/// windows that keep them apart, there is [`TokenDocuments::pack`](super::TokenDocuments::pack).
+/// Window `i` begins at token `i * stride`. By default, the stride is `n`: each token is a target once in an epoch, but for the first one
+/// and those behind the last whole window, of which there are fewer than `n`. With a stride of 1, windows begin anywhere, and there are
+/// about as many as tokens: nanoGPT's choice, for which [`TokenFile`] has an example. Documents are not looked at: for windows that keep
+/// them apart, there is [`TokenDocuments::pack`](super::TokenDocuments::pack).
 ///
-/// Samples are views of the file, so a window costs its copy into the batch, and of a mapped file the reading of its pages. Windows of 16 KiB
-/// and more (`n` of 8,192 for `u16`) of a [registered](super::FileBytes::register) file are gathered by the device.
+/// Samples are views of the file, so a window costs its copy into the batch, and of a mapped file the reading of its pages. Windows of 16
+/// KiB and more (`n` of 8,192 for `u16`) of a [registered](super::FileBytes::register) file are gathered by the device.
 ///
 /// Several files are a [`ConcatDataset`](crate::dataset::ConcatDataset) of their windows.
 ///
@@ -76,8 +76,8 @@ impl<T: Token> Windows<T> {
         }
     }
 
-    /// Makes numbers of 64 bits of the tokens, which candle's and PyTorch's embeddings take. (They cross the link as such: four times as many
-    /// bytes as `u16`. A program that has a kernel to widen them sends them as they are.)
+    /// Makes numbers of 64 bits of the tokens, which candle's and PyTorch's embeddings take. (They cross the link as such: four times as
+    /// many bytes as `u16`. A program that has a kernel to widen them sends them as they are.)
     pub fn to_i64(self) -> WideWindows<T> {
         WideWindows { windows: self }
     }
