@@ -2,6 +2,7 @@
 //! or lie, are errors that say so.
 
 use std::path::PathBuf;
+use std::sync::LazyLock;
 
 use pinfeed::arrays::{self, Array, Arrays, FileBytes, TokenFile};
 use pinfeed::dataset::PackingStrategy;
@@ -675,8 +676,8 @@ proptest! {
         which in any::<prop::sample::Index>(),
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>(), 0..4u8), 1..6),
     ) {
-        let files = small();
-        let mut bytes = which.get(&files).clone();
+        static FILES: LazyLock<Vec<Vec<u8>>> = LazyLock::new(small);
+        let mut bytes = which.get(&FILES).clone();
         for (place, value, how) in changes {
             if bytes.is_empty() {
                 break;

@@ -85,7 +85,8 @@ impl<T: Token> Dataset for TokenDocuments<T> {
     }
 
     fn describe(&self, index: u64) -> Option<String> {
-        let (range, name) = (self.range(index), self.file.name().display());
+        let range = (index < self.len()).then(|| self.range(index))?;
+        let name = self.file.name().display();
         Some(format!("tokens {} to {} of {name}", range.start, range.end))
     }
 

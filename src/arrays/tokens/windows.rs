@@ -107,7 +107,8 @@ impl<T: Token> Dataset for Windows<T> {
     }
 
     fn describe(&self, index: u64) -> Option<String> {
-        let (begin, name) = (self.begin(index), self.file.name().display());
+        let begin = (index < self.len()).then(|| self.begin(index))?;
+        let name = self.file.name().display();
         Some(format!("tokens {begin} to {} of {name}", begin + self.n))
     }
 
