@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# libFuzzer feeds both JPEG decoders, and all others, with damaged pictures: a panic of ours, a memory error, a
-# picture that takes 10 s or 256 MB at once is a failure. The pictures that it starts from are the tests' own.
+# libFuzzer feeds both JPEG decoders, and all others, with damaged pictures, and what reads files of arrays and tokens with those: a panic of
+# ours, a memory error, a file that takes 10 s or 256 MB at once is a failure. The files that it starts from are the tests' own.
 #
-# "encoded" is the reading of files that a device is to decode.
+# "encoded" is the reading of files that a device is to decode, "arrays" that of arrays and tokens, which has no part in the decoders.
 #
-#     ci/fuzz.sh              30 s with each JPEG decoder and program
+#     ci/fuzz.sh              30 s with each JPEG decoder and program, and with "arrays"
 #     FUZZ_SECONDS=600 ci/fuzz.sh
 #
 # It is built as `cargo fuzz` would build it, which needs not be installed for it: by nightly, with the address sanitizer and
@@ -30,17 +30,26 @@ else
     skip "libjpeg-turbo, for cmake or nasm are missing"
 fi
 mkdir -p fuzz/artifacts
+
+# fuzz NAME PROGRAM FOLDER..: runs a program on what is in the folders. What it finds goes to a folder of that name.
+fuzz() {
+    local corpus="fuzz/corpus/$1" program=$2
+    shift 2
+    # The first folder takes what is found.
+    mkdir -p "$corpus"
+    run "$target/$host/release/$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
+        -malloc_limit_mb=256 -max_len=16384 -seed="${FUZZ_SEED:-17}" -verbosity=0 \
+        -artifact_prefix=fuzz/artifacts/ "$corpus" "$@" ||
+        exit 1 # libFuzzer's own status, 77, says here that a job was left out
+}
+
 for decoder in "${decoders[@]}"; do
     # A target that is named keeps build scripts and macros free of the flags.
     CARGO_TARGET_DIR=$target RUSTFLAGS="--cfg fuzzing -Zsanitizer=address $coverage" \
         run cargo "+$nightly" build --manifest-path fuzz/Cargo.toml --release --target "$host" --features "$decoder"
     for program in "${programs[@]}"; do
-        # The first folder takes what is found.
-        mkdir -p "fuzz/corpus/$decoder-$program"
-        run "$target/$host/release/$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
-            -malloc_limit_mb=256 -max_len=16384 -seed="${FUZZ_SEED:-17}" -verbosity=0 \
-            -artifact_prefix=fuzz/artifacts/ "fuzz/corpus/$decoder-$program" tests/fixtures/pictures tests/data ||
-            exit 1 # libFuzzer's own status, 77, says here that a job was left out
+        fuzz "$decoder-$program" "$program" tests/fixtures/pictures tests/data
     done
 done
-note "$seconds s with each of: ${decoders[*]}, ${programs[*]}"
+fuzz arrays arrays tests/fixtures/arrays
+note "$seconds s with each of: ${decoders[*]}, ${programs[*]}; and with arrays"

@@ -35,6 +35,7 @@
 //! - A source of samples: [`from_fn`], [`TensorDataset`], or your own [`Dataset`]. Subsets, splits, several as one, packed documents, a
 //!   cache in memory: [`dataset`].
 //! - Sources without a length or an index, such as files that are read from their beginning: [`iterable`].
+//! - Files of arrays (`.npy`, safetensors, MNIST, CSV, ..) and of tokens: `arrays`, with the feature of that name.
 //! - Images in folders, decoded, cropped and augmented: [`image`](mod@image). Normalisation, MixUp and CutMix on the
 //!   device: [`ops`].
 //! - What samples become: [`Sample`]; with named fields instead of tuples, `#[derive(pinfeed::Sample)]`. To implement
@@ -69,6 +70,7 @@
 //! | `nvjpeg` | no | JPEG files decoded by the GPU (`image::Decode`); nvJPEG is loaded at run time |
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
 //! | `object-store` | no | objects of S3, Google Cloud Storage, Azure and web servers: `store::RemoteStore`, and URLs in [`store::open`]; needs a C compiler to build, for the cryptography of TLS |
+//! | `arrays` | no | files of arrays and tokens, read or memory-mapped: `arrays` |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`IterableState`](loader::IterableState)), statistics and element types |
@@ -94,6 +96,8 @@
 //! the feature `nvjpeg` on Linux: [`Device::cuda`] sets `CUDA_DEVICE_MAX_CONNECTIONS=32` if that is not set and the process has no other
 //! thread.
 
+#[cfg(feature = "arrays")]
+pub mod arrays;
 mod batch;
 pub mod dataset;
 #[expect(unsafe_code, reason = "it owns the memory that copies in flight use")]

@@ -56,15 +56,15 @@ impl<T: Element> Tensor<T> {
     /// use pinfeed::Tensor;
     ///
     /// // An `.npy` file: a header that gives the type and the shape, then three numbers.
-    /// let mut file = b"\x93NUMPY\x01\x00\x36\x00{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}".to_vec();
-    /// file.resize(64, b' ');
+    /// let mut file = b"\x93NUMPY\x01\x00\x76\x00{'descr': '<i4', 'fortran_order': False, 'shape': (3,)}".to_vec();
+    /// file.resize(128, b' ');
     /// file.extend([7i32, 8, 9].map(i32::to_le_bytes).as_flattened());
     /// # // (A mapped file begins at a page boundary; a `Vec` may begin anywhere.)
-    /// # let file = { #[repr(align(64))] struct Page([u8; 76]);
+    /// # let file = { #[repr(align(64))] struct Page([u8; 140]);
     /// #     impl AsRef<[u8]> for Page { fn as_ref(&self) -> &[u8] { &self.0 } }
     /// #     Page(file.try_into().unwrap()) };
     ///
-    /// let numbers = Tensor::<i32>::from_owner_at(file, 64, &[3])?;
+    /// let numbers = Tensor::<i32>::from_owner_at(file, 128, &[3])?;
     /// assert_eq!(numbers.as_slice(), [7, 8, 9]);
     /// # Ok::<(), pinfeed::Error>(())
     /// ```
@@ -83,47 +83,82 @@ impl<T: Element> Tensor<T> {
         let storage = Arc::new(Owned(owner));
         // Asked only once the owner is in place: some owners hold their bytes inline.
         let all = storage.0.as_ref();
-        let refused = |reason: String| Error::OwnedBytes {
-            dtype: T::DTYPE,
-            shape: shape.into(),
-            reason,
-        };
-        let elements = Shape::elements(shape);
-        let bytes = elements.and_then(|elements| elements.checked_mul(size_of::<T>()));
-        let Some(bytes) = bytes else {
-            return Err(refused("it is larger than memory can be".to_owned()));
-        };
-        let found = match byte_offset {
-            None => Some(all).filter(|all| all.len() == bytes),
-            Some(offset) => all.get(offset..).and_then(|rest| rest.get(..bytes)),
-        };
-        let Some(found) = found else {
-            let len = all.len();
-            return Err(refused(match byte_offset {
-                None => format!(
-                    "it takes {bytes} bytes, and there are {len} (from_owner_at takes some of them)"
-                ),
-                Some(offset) => format!(
-                    "it takes {bytes} bytes from byte {offset} on, and there are {len} in all"
-                ),
-            }));
-        };
-        if bytes == 0 {
-            return Ok(Tensor::zeros(shape)); // no elements: any address will do, and an empty Vec's is 1
+        match place_of(all, byte_offset, shape)? {
+            // SAFETY: the elements lie there, aligned and within the owner's bytes, which `storage` keeps in place and
+            // never lets be written (*memory of another owner is never written*).
+            Some(pointer) => Ok(unsafe { Tensor::from_raw(pointer, shape.into(), storage) }),
+            None => Ok(Tensor::zeros(shape)), // no elements: any address will do, and an empty Vec's is 1
         }
-        let pointer = found.as_ptr().cast::<T>();
-        let past = pointer.addr() % align_of::<T>();
-        let (0, Some(pointer)) = (past, NonNull::new(pointer.cast_mut())) else {
-            let alignment = align_of::<T>();
-            return Err(refused(format!(
-                "it begins at an address {past} past a multiple of {alignment}, and must begin at one: have it begin \
-                 elsewhere, or copy it into a Vec"
-            )));
+    }
+}
+
+#[cfg(feature = "arrays")]
+impl Tensor<u8> {
+    /// Shares some of the bytes as elements of another type: those from `byte_offset` on. The memory is as the bytes' own: page-locked, if
+    /// that is.
+    ///
+    /// # Errors
+    ///
+    /// As [`Tensor::from_owner_at`].
+    pub(crate) fn view_as<T: Element>(
+        &self,
+        byte_offset: usize,
+        shape: &[usize],
+    ) -> Result<Tensor<T>> {
+        let Some(pointer) = place_of(self.as_slice(), Some(byte_offset), shape)? else {
+            return Ok(Tensor::zeros(shape));
         };
-        // SAFETY: the elements lie there, aligned and within the owner's bytes, which `storage` keeps in place and
-        // never lets be written (*memory of another owner is never written*).
+        let storage = Arc::clone(self.storage());
+        // SAFETY: the elements lie there, aligned and within the bytes, which this tensor's storage keeps; it is shared from now on, as by
+        // `view`, so nothing writes it while both exist (*one owner per slab*).
         Ok(unsafe { Tensor::from_raw(pointer, shape.into(), storage) })
     }
+}
+
+/// Where the elements of a shape lie: in all of the bytes, or in as many as it needs from the offset on. `None` if there are no elements.
+fn place_of<T: Element>(
+    all: &[u8],
+    byte_offset: Option<usize>,
+    shape: &[usize],
+) -> Result<Option<NonNull<T>>> {
+    let refused = |reason: String| Error::OwnedBytes {
+        dtype: T::DTYPE,
+        shape: shape.into(),
+        reason,
+    };
+    let elements = Shape::elements(shape);
+    let bytes = elements.and_then(|elements| elements.checked_mul(size_of::<T>()));
+    let Some(bytes) = bytes else {
+        return Err(refused("it is larger than memory can be".to_owned()));
+    };
+    let found = match byte_offset {
+        None => Some(all).filter(|all| all.len() == bytes),
+        Some(offset) => all.get(offset..).and_then(|rest| rest.get(..bytes)),
+    };
+    let Some(found) = found else {
+        let len = all.len();
+        return Err(refused(match byte_offset {
+            None => format!(
+                "it takes {bytes} bytes, and there are {len} (from_owner_at takes some of them)"
+            ),
+            Some(offset) => {
+                format!("it takes {bytes} bytes from byte {offset} on, and there are {len} in all")
+            }
+        }));
+    };
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let pointer = found.as_ptr().cast::<T>();
+    let past = pointer.addr() % align_of::<T>();
+    let (0, Some(pointer)) = (past, NonNull::new(pointer.cast_mut())) else {
+        let alignment = align_of::<T>();
+        return Err(refused(format!(
+            "it begins at an address {past} past a multiple of {alignment}, and must begin at one: have it begin \
+                 elsewhere, or copy it into a Vec"
+        )));
+    };
+    Ok(Some(pointer))
 }
 
 #[cfg(test)]

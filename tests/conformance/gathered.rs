@@ -37,6 +37,11 @@ pub const TESTS: &[Test] = &[
         a_mapped_file_goes_from_where_it_lies(backend, libc::MAP_SHARED);
     }),
     #[cfg(target_os = "linux")]
+    (
+        "arrays_of_a_mapped_file_go_from_where_they_lie",
+        arrays_of_a_mapped_file_go_from_where_they_lie,
+    ),
+    #[cfg(target_os = "linux")]
     ("a_private_mapping_goes_from_where_it_lies", |backend| {
         a_mapped_file_goes_from_where_it_lies(backend, libc::MAP_PRIVATE);
     }),
@@ -452,4 +457,101 @@ fn a_mapped_file_goes_from_where_it_lies(backend: &Backend, sharing: libc::c_int
     for (batch, samples) in batches.zip(order(0).chunks(16)) {
         check(&batch.unwrap(), samples);
     }
+}
+
+/// A safetensors file that is page-locked as a whole, and windows of its tokens.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "it maps files that nothing writes")]
+fn arrays_of_a_mapped_file_go_from_where_they_lie(backend: &Backend) {
+    use pinfeed::arrays::{self, FileBytes, TokenFile};
+
+    let device = &backend.device;
+    let folder = tempfile::tempdir().unwrap();
+    let (pixels, numbers) = (LEN as usize * ROW, LEN as usize * 8);
+    let header = format!(
+        r#"{{"labels":{{"dtype":"I64","shape":[{LEN}],"data_offsets":[0,{numbers}]}},"images":{{"dtype":"U8","shape":[{LEN},{ROW}],"data_offsets":[{numbers},{}]}}}}"#,
+        numbers + pixels
+    );
+    let header = format!("{header:<192}");
+    let mut file = (header.len() as u64).to_le_bytes().to_vec();
+    file.extend(header.bytes());
+    file.extend(
+        labels()
+            .as_slice()
+            .iter()
+            .flat_map(|label| label.to_le_bytes()),
+    );
+    file.extend(images().as_slice());
+    let path = folder.path().join("images.safetensors");
+    std::fs::write(&path, &file).unwrap();
+    // SAFETY: nothing writes it.
+    let file = match unsafe { FileBytes::map(&path) }.unwrap().register(device) {
+        Ok(file) => file,
+        // Not every device can: then it says so.
+        Err(error) => {
+            let error = error.to_string();
+            assert!(error.contains("copy it into a tensor"), "{error}");
+            return;
+        }
+    };
+    let arrays = arrays::safetensors(file).unwrap();
+    let images = arrays.tensor::<u8>("images").unwrap();
+    let table = TensorDataset::new((images, arrays.tensor::<i64>("labels").unwrap())).unwrap();
+    let loader = DataLoader::builder(table)
+        .batch_size(16)
+        .shuffle(true)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let mut seen = 0;
+    for batch in loader.epoch(0).prefetch_to_device(device, 2) {
+        let (images, labels) = batch.unwrap();
+        let labels = labels.to_host(true).unwrap().wait().unwrap();
+        let samples: Vec<u64> = labels
+            .as_slice()
+            .iter()
+            .map(|label| *label as u64)
+            .collect();
+        check(&images, &samples);
+        seen += samples.len() as u64;
+    }
+    assert_eq!(seen, LEN);
+    drop((arrays, loader));
+
+    const N: usize = 9_000; // 18,000 bytes: long enough to be gathered
+    let path = folder.path().join("train.bin");
+    let tokens: Vec<u8> = (0..12 * N as u32)
+        .flat_map(|token| (token as u16).to_le_bytes())
+        .collect();
+    std::fs::write(&path, tokens).unwrap();
+    // SAFETY: nothing writes it.
+    let file = unsafe { FileBytes::map(&path) }
+        .unwrap()
+        .register(device)
+        .unwrap();
+    let windows = TokenFile::<u16>::raw(file).unwrap().windows(N).unwrap();
+    let windows = windows.with_stride(N as u64 / 3).unwrap();
+    let loader = DataLoader::builder(windows)
+        .batch_size(4)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    let mut place = 0;
+    for batch in loader.epoch(0).prefetch_to_device(device, 2) {
+        let (x, y) = batch.unwrap();
+        let (x, y) = (
+            x.to_host(true).unwrap().wait().unwrap(),
+            y.to_host(true).unwrap().wait().unwrap(),
+        );
+        for (x, y) in x.as_slice().chunks(N).zip(y.as_slice().chunks(N)) {
+            let expected = |first: usize| (first..first + N).map(|token| token as u16);
+            assert!(
+                x.iter().copied().eq(expected(place)) && y.iter().copied().eq(expected(place + 1))
+            );
+            place += N / 3;
+        }
+    }
+    assert_eq!(place, 33 * (N / 3));
 }

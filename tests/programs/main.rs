@@ -23,6 +23,7 @@ macro_rules! programs {
 
 programs! {
     a_store_of_ones_own,
+    array_files,
     auto_lines,
     auto_workers,
     bad_lines,
@@ -76,6 +77,7 @@ programs! {
     patience,
     picture_sizes,
     pictures_in_a_store,
+    pictures_in_arrays,
     point_clouds,
     predictions,
     pretraining,
@@ -112,6 +114,7 @@ programs! {
     text,
     timeline_page,
     token_budget,
+    token_windows,
     tokenised_ahead,
     tokio_tasks,
     train_val_test,
