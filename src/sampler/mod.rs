@@ -7,6 +7,7 @@
 //! | [`SubsetRandomSampler`] | listed samples once, in random order |
 //! | [`WeightedRandomSampler`] | samples drawn by weight, with or without replacement |
 //! | [`MixtureSampler`] | several data sets in fixed proportions, each in random order |
+//! | [`BlockSampler`] | all samples once, in random order, out of blocks that are read in sequence |
 //! | `Vec<u64>` | these indices, in this order |
 //!
 //! | batch sampler | an epoch |
@@ -22,6 +23,7 @@
 
 mod alias;
 mod batches;
+mod blocks;
 mod fixed;
 mod grouped;
 mod indices;
@@ -43,6 +45,7 @@ mod tokens;
 mod weighted;
 
 pub use batches::{BatchSampler, Batches};
+pub use blocks::{BlockSampler, Blocks, Opening, Openings};
 pub use fixed::FixedBatchSampler;
 pub use grouped::GroupedBatchSampler;
 pub(crate) use indices::Indices;
@@ -54,6 +57,7 @@ pub use tokens::TokenBatchSampler;
 pub use weighted::WeightedRandomSampler;
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::ops::Range;
 
 use crate::fingerprint::{Fingerprint, spread};
@@ -135,6 +139,35 @@ pub trait Sampler: Send + Sync + 'static {
         }
         print.finish()
     }
+
+    /// How many *tracks* the order has, if it is made of them: position `p` is one of track `p mod tracks`, and the positions of a track
+    /// read blocks one after the other. Default: `None`.
+    ///
+    /// The loader then deals positions out so that tracks stay with their ranks
+    /// ([`Sharding::Interleaved`](crate::loader::Sharding::Interleaved)), unless the program says otherwise. See [`BlockSampler`].
+    fn tracks(&self) -> Option<NonZeroU64> {
+        None
+    }
+
+    /// Which parts of which blocks a lane needs at the positions from `from` on, in the order in which it begins to. Default: `None`, for
+    /// an order that knows no blocks.
+    ///
+    /// A *lane* has the positions `p` with `p mod lanes = lane`: `lane` is below `lanes`. A data set that reads whole blocks is told this
+    /// when an epoch begins, or is resumed, so it must agree with [`index`](Sampler::index).
+    fn openings(&self, epoch: u64, from: u64, lane: u64, lanes: u64) -> Option<Openings> {
+        let _ = (epoch, from, lane, lanes);
+        None
+    }
+
+    /// The index of a sample that takes the place of the one at `position`, which failed to load
+    /// ([`OnError::Replace`](crate::loader::OnError::Replace)): `attempt` counts from 1. Default: `None`, and the loader draws from the
+    /// whole epoch.
+    ///
+    /// An order in which not all samples are equally near names one that is: of a block that is open anyway.
+    fn instead(&self, epoch: u64, position: u64, attempt: u32) -> Option<u64> {
+        let _ = (epoch, position, attempt);
+        None
+    }
 }
 
 /// A list of indices, the same in each epoch.
@@ -177,6 +210,18 @@ macro_rules! forwarded {
 
             fn fingerprint(&self) -> u32 {
                 (**self).fingerprint()
+            }
+
+            fn tracks(&self) -> Option<NonZeroU64> {
+                (**self).tracks()
+            }
+
+            fn openings(&self, epoch: u64, from: u64, lane: u64, lanes: u64) -> Option<Openings> {
+                (**self).openings(epoch, from, lane, lanes)
+            }
+
+            fn instead(&self, epoch: u64, position: u64, attempt: u32) -> Option<u64> {
+                (**self).instead(epoch, position, attempt)
             }
         }
     )*};
