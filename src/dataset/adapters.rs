@@ -1,11 +1,14 @@
 //! Data sets from functions, and data sets changed by functions.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use super::{Dataset, Pass};
-use crate::error::BoxError;
+use crate::error::{BoxError, Result};
 use crate::length::Length;
 use crate::rng::SampleRng;
+use crate::sampler::{Blocks, Openings};
+use crate::sync::Arc;
 
 /// Makes a data set of `len` samples from a function of the index and the sample's generator. [`FromFn::describe`]
 /// names its samples in errors. `len` may be a `usize`, such as `paths.len()` ([`Length`]).
@@ -188,6 +191,18 @@ where
         self.dataset.pass_ended(pass);
     }
 
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        self.dataset.blocks()
+    }
+
+    fn pass_began(&self, openings: Openings, pass: Pass) {
+        self.dataset.pass_began(openings, pass);
+    }
+
+    fn check_room(&self, openings: Openings, tracks: NonZeroU64, share: usize) -> Result<()> {
+        self.dataset.check_room(openings, tracks, share)
+    }
+
     fn is_registered(&self) -> bool {
         self.dataset.is_registered()
     }
@@ -257,6 +272,18 @@ where
 
     fn pass_ended(&self, pass: Pass) {
         self.dataset.pass_ended(pass);
+    }
+
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        self.dataset.blocks()
+    }
+
+    fn pass_began(&self, openings: Openings, pass: Pass) {
+        self.dataset.pass_began(openings, pass);
+    }
+
+    fn check_room(&self, openings: Openings, tracks: NonZeroU64, share: usize) -> Result<()> {
+        self.dataset.check_room(openings, tracks, share)
     }
 
     fn is_registered(&self) -> bool {

@@ -2,10 +2,12 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::num::NonZeroU64;
 
 use super::{Cacheable, Dataset, Pass, pass_on};
-use crate::error::BoxError;
+use crate::error::{BoxError, Result};
 use crate::rng::{RngKey, SampleRng};
+use crate::sampler::{Blocks, Openings};
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Mutex, Ordering};
 
@@ -216,6 +218,21 @@ where
 
     fn pass_ended(&self, pass: Pass) {
         self.dataset.pass_ended(pass);
+    }
+
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        self.dataset.blocks()
+    }
+
+    /// If the cache has all samples, the data set inside is not told, and reads nothing. While it has some, blocks are read whole.
+    fn pass_began(&self, openings: Openings, pass: Pass) {
+        if (self.kept.lock().samples.len() as u64) < self.len() {
+            self.dataset.pass_began(openings, pass);
+        }
+    }
+
+    fn check_room(&self, openings: Openings, tracks: NonZeroU64, share: usize) -> Result<()> {
+        self.dataset.check_room(openings, tracks, share)
     }
 
     fn is_registered(&self) -> bool {

@@ -13,6 +13,9 @@ use crate::tuning::INDICES_AT_ONCE;
 /// The first data set's samples come first. Data sets of different types are `Box<dyn Dataset<Sample = S>>`, with
 /// samples of one type. Their lengths are asked for once, when it is made.
 ///
+/// It has no [`blocks`](Dataset::blocks), whatever the data sets have, because openings are of one data set only; those that read blocks
+/// fetch each sample by itself. Shards of one kind belong into one data set.
+///
 /// To shuffle all of it, nothing else is needed; to mix the data sets in other proportions than their lengths', there is
 /// [`MixtureSampler`](crate::sampler::MixtureSampler).
 ///
@@ -143,6 +146,13 @@ impl<D: Dataset> Dataset for ConcatDataset<D> {
     }
 
     fn will_need(&self, indices: &[u64], pass: Pass) {
+        if indices.is_empty() {
+            let told = self
+                .datasets
+                .iter()
+                .filter(|dataset| dataset.lookahead() > 0);
+            return told.for_each(|dataset| dataset.will_need(&[], pass));
+        }
         for chunk in indices.chunks(INDICES_AT_ONCE) {
             let mut left = [None; INDICES_AT_ONCE];
             for (found, index) in left.iter_mut().zip(chunk) {

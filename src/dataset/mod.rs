@@ -4,6 +4,7 @@
 //! workers or devices.
 
 mod adapters;
+mod blocked;
 mod cacheable;
 mod cached;
 mod concat;
@@ -18,6 +19,7 @@ mod vec;
 mod zip;
 
 pub use adapters::{Described, FromFn, Map, from_fn};
+pub use blocked::{BlockSource, Blocked, BlockedStats};
 pub use cacheable::Cacheable;
 pub use cached::{CacheStats, Cached};
 pub use concat::ConcatDataset;
@@ -35,6 +37,7 @@ pub use tensors::{TensorDataset, TensorRows};
 pub use vec::{IntoDataset, VecDataset};
 pub use zip::Zip;
 
+use std::num::NonZeroU64;
 use std::path::Path;
 
 pub use crate::fingerprint::Fingerprint;
@@ -43,6 +46,7 @@ pub use crate::length::Length;
 use crate::error::{BoxError, Error};
 use crate::fingerprint::spread;
 use crate::rng::SampleRng;
+use crate::sampler::{Blocks, Openings};
 use crate::sync::Arc;
 use crate::system;
 use crate::tensor::Column;
@@ -198,7 +202,7 @@ pub trait Dataset: Send + Sync + 'static {
     /// too.
     ///
     /// The worker loads nothing until it returns, so start work that continues without the worker. Several workers may call it at
-    /// once. A panic is an error of the batch that the worker loads next, whatever [`OnError`](crate::loader::OnError) says.
+    /// once. (A data set with [`blocks`](Dataset::blocks) is also told of no samples: see [`pass_began`](Dataset::pass_began).) A panic is an error of the batch that the worker loads next, whatever [`OnError`](crate::loader::OnError) says.
     fn will_need(&self, indices: &[u64], pass: Pass) {
         let _ = (indices, pass);
     }
@@ -210,6 +214,45 @@ pub trait Dataset: Send + Sync + 'static {
     /// It is called once, by the thread that drops the epoch, or by the worker that was announcing at that moment. A panic is only logged.
     fn pass_ended(&self, pass: Pass) {
         let _ = pass;
+    }
+
+    /// Which samples are read together, if the data set reads *blocks* of them: shards, extents, row groups. A loader then takes its order
+    /// from a [`BlockSampler`](crate::sampler::BlockSampler) of these blocks by default, also with
+    /// [`shuffle`](crate::loader::Builder::shuffle), so that each block is read once in an epoch. Default: `None`. Asked when the loader is
+    /// built.
+    ///
+    /// [`Blocked`] is such a data set, made of a source that reads blocks.
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        None
+    }
+
+    /// Told that a pass begins, and which blocks it needs in which order, if its sampler knows
+    /// ([`Sampler::openings`](crate::sampler::Sampler::openings)): those of this rank or, where several devices
+    /// [share](crate::loader::Epoch::split) a rank's batches, of one device, from the position on where the epoch begins. A data set that
+    /// reads blocks takes the next from `openings` whenever it has room to read on.
+    ///
+    /// It is called once for each pass, before [`will_need`](Dataset::will_need) is told of the pass's samples, and for the pass that follows in
+    /// [`epochs`](crate::DataLoader::epochs) as soon as the loop has come to the one before it. Only data sets with
+    /// [`blocks`](Dataset::blocks) and a [`lookahead`](Dataset::lookahead) above 0 are told. They are also told by
+    /// [`will_need`](Dataset::will_need) with no samples whenever the program has taken batches, because what was read for these is done with.
+    ///
+    /// A panic is an error of the batch that is loaded next, as in `will_need`.
+    fn pass_began(&self, openings: Openings, pass: Pass) {
+        let _ = (openings, pass);
+    }
+
+    /// Whether the data set has room for blocks that are open at the same time, each as [`pass_began`](Dataset::pass_began) would be told of
+    /// it. Asked when a loader is built. `share`: the part of the data set's room that is for them, as 1 of so many. An error says what to
+    /// set.
+    #[doc(hidden)]
+    fn check_room(
+        &self,
+        openings: Openings,
+        tracks: NonZeroU64,
+        share: usize,
+    ) -> Result<(), Error> {
+        let _ = (openings, tracks, share);
+        Ok(())
     }
 
     /// Whether samples lie in registered memory, as far as the data set knows. If so, the epoch's destination decides
@@ -393,6 +436,9 @@ fn pass_on<D: Dataset>(
     if dataset.lookahead() == 0 {
         return;
     }
+    if indices.is_empty() {
+        return dataset.will_need(&[], pass);
+    }
     for chunk in indices.chunks(INDICES_AT_ONCE) {
         let (mut own, mut count) = ([0; INDICES_AT_ONCE], 0);
         for index in chunk.iter().filter_map(|index| inside(*index)) {
@@ -495,6 +541,23 @@ macro_rules! forwarded {
 
             fn pass_ended(&self, pass: Pass) {
                 (**self).pass_ended(pass);
+            }
+
+            fn blocks(&self) -> Option<Arc<Blocks>> {
+                (**self).blocks()
+            }
+
+            fn pass_began(&self, openings: Openings, pass: Pass) {
+                (**self).pass_began(openings, pass);
+            }
+
+            fn check_room(
+                &self,
+                openings: Openings,
+                tracks: NonZeroU64,
+                share: usize,
+            ) -> Result<(), Error> {
+                (**self).check_room(openings, tracks, share)
             }
 
             fn is_registered(&self) -> bool {

@@ -232,6 +232,9 @@ impl<D: Dataset<Sample: Document>> Dataset for PackedDataset<D> {
         if self.documents.lookahead() == 0 {
             return;
         }
+        if indices.is_empty() {
+            return self.documents.will_need(&[], pass);
+        }
         let len = self.documents.len();
         let rows = indices.iter().flat_map(|row| self.pieces(*row));
         let mut documents: Vec<u64> = rows.map(|(document, _)| document).collect();

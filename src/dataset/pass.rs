@@ -60,6 +60,14 @@ pub struct Pass {
     pub(crate) announced: u64,
     /// How many of the first of them are done with: no worker will get them any more.
     pub(crate) settled: u64,
+    /// The position of the epoch's order behind the last global batch that has samples which have been announced.
+    pub(crate) reached: u64,
+    /// The position before which all samples are done with.
+    pub(crate) done: u64,
+    /// The session that it belongs to: its passes follow each other, so none waits for what a later one has. 0: that is not known.
+    pub(crate) line: u64,
+    /// As how many sessions the program shares the rank's batches.
+    pub(crate) share: u64,
     /// How long a sample of the loader's may take.
     pub(crate) timeout: Option<std::time::Duration>,
 }
@@ -72,6 +80,10 @@ impl Pass {
             epoch,
             announced: 0,
             settled: 0,
+            reached: 0,
+            done: 0,
+            line: 0,
+            share: 1,
             timeout: None,
         }
     }

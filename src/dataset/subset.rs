@@ -15,6 +15,9 @@ use crate::tensor::Column;
 /// takes 8 bytes for each, and clones share it; it takes none if each index is one more than the one before, as in a range.
 /// [`random_split`](crate::dataset::random_split) makes several.
 ///
+/// It has no [`blocks`](Dataset::blocks), whatever the data set inside has: its samples lie elsewhere in them, and not all are there. A data
+/// set inside that reads blocks fetches each sample by itself. Split such data by blocks: make a data set of some of its shards.
+///
 /// # Examples
 ///
 /// ```

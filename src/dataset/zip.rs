@@ -1,11 +1,14 @@
 //! Two data sets side by side.
 
 use std::fmt;
+use std::num::NonZeroU64;
 
 use super::{Dataset, Pass, pass_on, sample_is_gone};
 use crate::error::{BoxError, Error, Result};
 use crate::fingerprint::Fingerprint;
 use crate::rng::SampleRng;
+use crate::sampler::{Blocks, Openings};
+use crate::sync::Arc;
 
 /// The data set that [`Dataset::zip`] makes.
 #[derive(Clone)]
@@ -82,6 +85,25 @@ impl<A: Dataset, B: Dataset> Dataset for Zip<A, B> {
     fn pass_ended(&self, pass: Pass) {
         self.a.pass_ended(pass);
         self.b.pass_ended(pass);
+    }
+
+    /// Those of the first of both that has blocks. If the other has some, too, it is not told of openings, and fetches its samples one by one.
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        self.a.blocks().or_else(|| self.b.blocks())
+    }
+
+    fn pass_began(&self, openings: Openings, pass: Pass) {
+        match self.a.blocks() {
+            Some(_) => self.a.pass_began(openings, pass),
+            None => self.b.pass_began(openings, pass),
+        }
+    }
+
+    fn check_room(&self, openings: Openings, tracks: NonZeroU64, share: usize) -> Result<()> {
+        match self.a.blocks() {
+            Some(_) => self.a.check_room(openings, tracks, share),
+            None => self.b.check_room(openings, tracks, share),
+        }
     }
 
     fn is_registered(&self) -> bool {

@@ -184,6 +184,11 @@ impl LoaderState {
         }
     }
 
+    /// Whether it says which batches were given out, and they were those of one of several ranks or devices.
+    pub(super) fn names_batches_of_one_of_several(&self) -> bool {
+        self.gaps.is_some() && self.owner.is_some_and(|owner| owner.ranks > 1)
+    }
+
     /// Refuses to go on with what the state does not belong to, and says which of it. `rank`: the loader's. `devices`: how many of this
     /// rank may share its epochs.
     pub(super) fn check(&self, loader: Owner, rank: u64, devices: u64) -> Result<()> {
@@ -230,6 +235,9 @@ impl LoaderState {
         if differences.is_empty() && saved.order != loader.order {
             let gives = match loader.batch_size {
                 0 => "its batch sampler gives other batches",
+                _ if self.names_batches_of_one_of_several() => {
+                    "its sampler gives another order, or its ranks shared batches in another way (Builder::sharding)"
+                }
                 _ => "its sampler gives another order",
             };
             differences.push(gives.to_owned());

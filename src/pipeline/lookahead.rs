@@ -3,17 +3,23 @@
 //! A session has one announcer, with a cursor that is kept `lookahead` samples ahead of what is being loaded, in the order of the shard's
 //! rows, and beyond the end of an epoch into the one that follows. A thread that is about to load rows moves the cursor under the
 //! announcer's own lock, and then calls the data set without any. A pass ends when its epoch leaves the shared state.
+//!
+//! A data set that reads blocks is also told when a pass begins, with the blocks that the pass needs, and when batches were taken. It goes
+//! ahead in the list of blocks by itself, as it has room, so there is no second cursor here.
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::plan::indices::{Indices, Sampled};
+use super::plan::lister::Batching;
 use super::plan::options::Options;
 use super::plan::partition::{EpochOrder, Partition, Place, Start};
 use super::plan::shard::DeviceShard;
 use crate::dataset::{Dataset, Pass};
-use crate::error::panic_message;
+use crate::error::{Result, panic_message};
+use crate::sampler::Openings;
 use crate::sync::log;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering, plain, planted};
 use crate::tuning::INDICES_AT_ONCE;
@@ -22,6 +28,9 @@ use crate::tuning::INDICES_AT_ONCE;
 pub(crate) trait Listener: Send + Sync {
     fn samples(&self) -> u64;
     fn lookahead(&self) -> usize;
+    fn has_blocks(&self) -> bool;
+    fn check_room(&self, openings: Openings, tracks: NonZeroU64, share: usize) -> Result<()>;
+    fn pass_began(&self, openings: Openings, pass: Pass);
     fn will_need(&self, indices: &[u64], pass: Pass);
     fn pass_ended(&self, pass: Pass);
 }
@@ -33,6 +42,18 @@ impl<D: Dataset> Listener for D {
 
     fn lookahead(&self) -> usize {
         Dataset::lookahead(self)
+    }
+
+    fn has_blocks(&self) -> bool {
+        Dataset::blocks(self).is_some()
+    }
+
+    fn check_room(&self, openings: Openings, tracks: NonZeroU64, share: usize) -> Result<()> {
+        Dataset::check_room(self, openings, tracks, share)
+    }
+
+    fn pass_began(&self, openings: Openings, pass: Pass) {
+        Dataset::pass_began(self, openings, pass);
     }
 
     fn will_need(&self, indices: &[u64], pass: Pass) {
@@ -48,6 +69,8 @@ impl<D: Dataset> Listener for D {
 pub(crate) struct Announcing {
     listener: Arc<dyn Listener>,
     lookahead: u64,
+    /// It reads blocks.
+    has_blocks: bool,
     /// To find out which samples an epoch has. (Without the device, because the program may leak a session.)
     options: Options,
 }
@@ -62,6 +85,7 @@ impl Announcing {
         };
         (lookahead > 0).then(|| {
             Arc::new(Announcing {
+                has_blocks: listener.has_blocks(),
                 listener,
                 lookahead,
                 options,
@@ -70,11 +94,39 @@ impl Announcing {
     }
 }
 
+/// Refuses a data set that has no room for the blocks that are open at the same time.
+pub(crate) fn check_room(listener: &dyn Listener, options: &Options, devices: u64) -> Result<()> {
+    if !listener.has_blocks() {
+        return Ok(());
+    }
+    let Batching::Even(even) = &options.batching else {
+        return Ok(());
+    };
+    let Some(tracks) = even.sampler.tracks() else {
+        return Ok(());
+    };
+    // A rank may have its batches for itself, or share them among its devices, which then share the room.
+    let of_devices = (0..devices).filter(|_| devices > 1);
+    let shares = of_devices.map(|index| DeviceShard {
+        index,
+        of: devices,
+        ..DeviceShard::WHOLE
+    });
+    for share in std::iter::once(DeviceShard::WHOLE).chain(shares) {
+        if let Some(openings) = options.openings(Start::of(0), share) {
+            listener.check_room(openings, tracks, share.of as usize)?;
+        }
+    }
+    Ok(())
+}
+
 /// The announcer of a session.
 pub(crate) struct Announcer {
     shared: Arc<Announcing>,
     /// Which of this rank's batches the session has.
     share: DeviceShard,
+    /// The number of the session, which all of its passes have.
+    line: u64,
     passes: Mutex<VecDeque<Ahead>>,
     /// A call of the data set has returned, or it is known which samples a pass has.
     changed: Condvar,
@@ -97,6 +149,8 @@ struct Ahead {
     first: u64,
     /// What the data set is being told at this moment, as ranges of samples.
     calls: Vec<Range<u64>>,
+    /// The data set is told that the pass begins, or was.
+    has_begun: bool,
     is_over: bool,
 }
 
@@ -154,6 +208,17 @@ impl Announced {
         }
     }
 
+    /// Whether the data set wants to know that batches were taken.
+    pub(crate) fn wants_to_know(&self) -> bool {
+        self.announcer.shared.has_blocks
+    }
+
+    /// Tells the data set that batches were taken. Without the shared lock.
+    pub(crate) fn tell_settled(&self) {
+        let settled = self.settled.load(Ordering::Relaxed);
+        self.announcer.tell_settled(self.id, settled);
+    }
+
     /// The consumer has taken all batches before this one.
     pub(crate) fn settle_before(&self, batch: u64) {
         self.settled.fetch_max(batch, Ordering::Relaxed);
@@ -181,9 +246,11 @@ enum Step {
 
 impl Announcer {
     pub(crate) fn new(shared: &Arc<Announcing>, share: DeviceShard) -> Arc<Announcer> {
+        static LINES: plain::AtomicU64 = plain::AtomicU64::new(1);
         Arc::new(Announcer {
             shared: Arc::clone(shared),
             share,
+            line: LINES.fetch_add(1, Ordering::Relaxed),
             passes: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -196,6 +263,8 @@ impl Announcer {
         self.passes.lock().push_back(Ahead {
             pass: Pass {
                 timeout: self.shared.options.timeout,
+                line: self.line,
+                share: self.share.of,
                 ..Pass::new(id, start.epoch)
             },
             start,
@@ -207,6 +276,7 @@ impl Announcer {
             starts: VecDeque::from([0]),
             first: 0,
             calls: Vec::new(),
+            has_begun: false,
             is_over: false,
         });
         EndsPass(Arc::new(Announced {
@@ -228,18 +298,77 @@ impl Announcer {
                 }
                 Step::Ask(of, start) => {
                     drop(passes);
-                    let options = &self.shared.options;
-                    let partition = options.partition(start, self.share);
-                    let order = options.order(&partition);
+                    self.ask(of, start);
                     passes = self.passes.lock();
-                    if let Some(ahead) = find(&mut passes, of) {
-                        ahead.samples = Samples::new(partition, order, start.epoch);
-                    }
-                    self.changed.notify_all();
                 }
                 Step::Wait => self.changed.wait(&mut passes),
                 Step::Done => return,
             }
+        }
+    }
+
+    /// Finds out which samples a pass has. A data set that reads blocks is told that it begins.
+    fn ask(&self, of: u64, start: Start) {
+        let options = &self.shared.options;
+        let partition = options.partition(start, self.share);
+        let order = options.order(&partition);
+        // The program's code, both: other threads wait for this one, also if it panics.
+        let begins = || {
+            if let Some(openings) = self.openings(start, &partition)
+                && let Some(call) = self.call(of, |ahead| ahead.has_begun = true)
+            {
+                self.shared.listener.pass_began(openings, call.pass);
+            }
+        };
+        let begun = catch_unwind(AssertUnwindSafe(begins));
+        let mut passes = self.passes.lock();
+        if let Some(ahead) = find(&mut passes, of) {
+            ahead.samples = Samples::new(partition, order, start.epoch);
+        }
+        drop(passes);
+        self.changed.notify_all();
+        if let Err(payload) = begun {
+            resume_unwind(payload);
+        }
+    }
+
+    /// Which blocks a pass needs that has these batches.
+    fn openings(&self, start: Start, partition: &Partition) -> Option<Openings> {
+        let shared = &self.shared;
+        let openings = shared
+            .has_blocks
+            .then(|| shared.options.openings(start, self.share));
+        // Of samples that are left out at the end, none is needed.
+        let end = partition.position_after(partition.batches());
+        let needed = openings??.take_while(move |opening| opening.first < end);
+        Some(Openings::new(needed))
+    }
+
+    /// The data set is going to be told of a pass, but of no samples. `None`: the pass is over.
+    fn call(&self, id: u64, noted: impl FnOnce(&mut Ahead)) -> Option<Call<'_>> {
+        let mut passes = self.passes.lock();
+        let ahead = find(&mut passes, id).filter(|ahead| !ahead.is_over)?;
+        noted(ahead);
+        let range = u64::MAX..u64::MAX; // of no sample
+        ahead.calls.push(range.clone());
+        Some(Call {
+            announcer: self,
+            pass: ahead.pass,
+            range,
+        })
+    }
+
+    /// Tells the data set that so many batches are done with.
+    fn tell_settled(&self, id: u64, settled: u64) {
+        let call = self.call(id, |ahead| ahead.settle(settled));
+        let Some(call) = call else {
+            return;
+        };
+        // The consumer's own thread, whose batch has come.
+        let tell = AssertUnwindSafe(|| self.shared.listener.will_need(&[], call.pass));
+        if let Err(payload) = catch_unwind(tell) {
+            let message = panic_message(payload);
+            log::warn!("`Dataset::will_need` panicked: {message}");
         }
     }
 
@@ -301,6 +430,15 @@ impl Announcer {
         if !runs.is_empty() {
             return Step::Announce(runs);
         }
+        // Blocks are read ahead into the pass that follows, further than its samples are announced.
+        let is_unknown =
+            |ahead: &&mut Ahead| !ahead.is_over && matches!(ahead.samples, Samples::Unknown);
+        if self.shared.has_blocks
+            && let Some(ahead) = passes.iter_mut().find(is_unknown)
+        {
+            ahead.samples = Samples::Asking;
+            return Step::Ask(ahead.pass.id(), ahead.start);
+        }
         // Other threads may be announcing these rows at this moment.
         let is_told = own_rows.is_none_or(|(start, end)| {
             let own = find(passes, id);
@@ -357,7 +495,8 @@ impl Announcer {
         let ended = at.and_then(|at| passes.remove(at));
         self.changed.notify_all();
         drop(passes);
-        if let Some(ended) = ended.filter(|ended| ended.announced > 0) {
+        let is_known = |ended: &Ahead| ended.announced > 0 || ended.has_begun;
+        if let Some(ended) = ended.filter(is_known) {
             // It is the program's code, and may panic where there is no caller to report that to.
             let tell = AssertUnwindSafe(|| self.shared.listener.pass_ended(ended.pass));
             if let Err(payload) = catch_unwind(tell) {
@@ -413,6 +552,9 @@ impl Ahead {
             self.starts.pop_front();
         }
         self.pass.settled = self.starts.front().copied().unwrap_or(0);
+        if let Samples::Known { partition, .. } = &self.samples {
+            self.pass.done = partition.position_after(self.first);
+        }
         // Of a batch that failed, the last rows may never have been begun.
         self.begun = self.begun.max(self.pass.settled);
     }
@@ -436,6 +578,7 @@ impl Ahead {
             return None;
         }
         let place = partition.batch_place(self.start.epoch, self.batch);
+        self.pass.reached = partition.position_after(self.batch + 1);
         let count = (place.rows as u64 - self.row).min(most);
         let rows = self.row as usize..(self.row + count) as usize;
         self.announced += count;
@@ -466,7 +609,8 @@ impl Drop for Call<'_> {
     fn drop(&mut self) {
         let mut passes = self.announcer.passes.lock();
         if let Some(ahead) = find(&mut passes, self.pass.id()) {
-            ahead.calls.retain(|call| *call != self.range);
+            let at = ahead.calls.iter().position(|call| *call == self.range);
+            at.map(|at| ahead.calls.swap_remove(at));
         }
         self.announcer.end_if_over(passes, self.pass.id());
     }

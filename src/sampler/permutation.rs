@@ -95,13 +95,18 @@ impl Permutation {
     /// The order of the samples in one pass through them. An epoch has one pass, the 0th, unless it is longer than the
     /// data set.
     pub(super) fn new(len: u64, seed: u64, epoch: u64, pass: u64) -> Permutation {
-        let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
-        let low_bits = bits / 2;
-        let rounds = rounds(bits);
         let mut key = mix(seed ^ mix(epoch ^ 0x7065_726d)); // "perm": separates it from the samples' streams
         if pass > 0 {
             key = mix(key ^ mix(pass ^ 0x7061_7373)); // "pass"
         }
+        Permutation::keyed(len, key)
+    }
+
+    /// The order that follows from a key of the caller's.
+    pub(super) fn keyed(len: u64, key: u64) -> Permutation {
+        let bits = u64::BITS - len.saturating_sub(1).leading_zeros();
+        let low_bits = bits / 2;
+        let rounds = rounds(bits);
         let mut words = SplitMix(key);
         let mut keys = [Key { flip: 0, factor: 1 }; MOST_ROUNDS];
         for key in &mut keys[..rounds] {

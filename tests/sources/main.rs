@@ -5,6 +5,7 @@
 #[macro_use]
 extern crate watch;
 
+mod blocks;
 mod datasets;
 mod get_many;
 mod interrupted;

@@ -1,11 +1,13 @@
 //! Slow sources: what is fetched, and may wait, apart from what is decoded, and computes.
 
+mod kept;
 mod requests;
 #[cfg(feature = "tokio")]
 mod runtime;
 mod source;
 mod threads;
 
+pub(in crate::dataset) use kept::{Came, Forgotten};
 #[cfg(feature = "tokio")]
 pub use runtime::OnRuntime;
 #[cfg(feature = "tokio")]
@@ -236,8 +238,6 @@ impl<S: Stages> Inner<S> {
 
     /// Waits for a sample's request. What comes back counts as held.
     fn take(self: &Arc<Self>, index: u64, pass: u32) -> (Outcome<S::Raw>, Held<'_, S>) {
-        let waiter = Arc::default();
-        let began = Instant::now();
         let nothing = || Held {
             inner: self,
             counted: None,
@@ -245,12 +245,47 @@ impl<S: Stages> Inner<S> {
         if !self.process.is_this() {
             return (Ok(self.source.fetch_here(index)), nothing());
         }
+        let began = Instant::now();
         let mut state = self.state.lock();
         // (A data set around this one may get samples on threads of its own.)
         let own = sample_timeout();
         let number = state.take_on(index, pass, own);
         let of_pass = state.timeout(number).filter(|_| pass != 0);
-        let timeout = own.or(of_pass);
+        let came = self.wait(
+            state,
+            number,
+            began,
+            own.or(of_pass),
+            |state, waiter, now| match state.find(number, waiter, now) {
+                Found::Done(outcome, counted) => Some(Some((outcome, counted))),
+                Found::Nobody => Some(None),
+                Found::Wait => None,
+            },
+        );
+        match came {
+            Ok(Some((outcome, counted))) => {
+                let counted = Some(counted);
+                let inner = self;
+                (outcome, Held { inner, counted })
+            }
+            Ok(None) => {
+                let _fetching = Fetching::begin();
+                (Ok(self.source.fetch_here(index)), nothing())
+            }
+            Err(error) => (Ok(Err(error)), nothing()),
+        }
+    }
+
+    /// Waits until `look` finds something. Fails if that takes longer than `timeout`.
+    fn wait<'a, T>(
+        self: &'a Arc<Self>,
+        mut state: MutexGuard<'a, State<S::Raw>>,
+        number: u64,
+        began: Instant,
+        timeout: Option<Duration>,
+        look: impl Fn(&mut State<S::Raw>, &Arc<Condvar>, Instant) -> Option<T>,
+    ) -> Result<T, BoxError> {
+        let waiter = Arc::default();
         let end = timeout.and_then(|timeout| began.checked_add(timeout));
         let end = end.filter(|_| !planted("a worker waits for a request for ever"));
         let mut has_started = false;
@@ -258,36 +293,21 @@ impl<S: Stages> Inner<S> {
         let mut sign_due = S::NO_SIGN.and_then(|_| sign_due(began, asked));
         loop {
             let now = Instant::now();
-            match state.find(number, &waiter, now) {
-                Found::Done(outcome, counted) => {
-                    drop(state);
-                    return (
-                        outcome,
-                        Held {
-                            inner: self,
-                            counted: Some(counted),
-                        },
-                    );
-                }
-                Found::Nobody => {
-                    drop(state);
-                    let _fetching = Fetching::begin();
-                    return (Ok(self.source.fetch_here(index)), nothing());
-                }
-                Found::Wait if is_past(end, now) => {
-                    self.give_up(state, number);
-                    let elapsed = now.saturating_duration_since(began);
-                    return (Ok(Err(NoAnswer { elapsed }.into())), nothing());
-                }
-                Found::Wait => {}
+            if let Some(found) = look(&mut state, &waiter, now) {
+                return Ok(found);
+            }
+            if is_past(end, now) {
+                self.give_up(state, number, &waiter);
+                let elapsed = now.saturating_duration_since(began);
+                return Err(NoAnswer { elapsed }.into());
             }
             // Has what runs the request done anything since it was asked for a sign?
             if let Some(no_sign) = S::NO_SIGN.filter(|_| is_past(sign_due, now)) {
                 let asked = *state.asked_for_sign.get_or_insert(now);
                 sign_due = asked.checked_add(SIGN_WITHIN);
                 if is_past(sign_due, now) {
-                    self.give_up(state, number);
-                    return (Ok(Err(no_sign.into())), nothing());
+                    self.give_up(state, number, &waiter);
+                    return Err(no_sign.into());
                 }
                 if asked == now {
                     drop(state);
@@ -319,8 +339,13 @@ impl<S: Stages> Inner<S> {
 impl<S: Stages> Inner<S> {
     /// Waits for a request no longer.
     #[cold]
-    fn give_up(self: &Arc<Self>, mut state: MutexGuard<'_, State<S::Raw>>, number: u64) {
-        let abort = state.give_up(number);
+    fn give_up(
+        self: &Arc<Self>,
+        mut state: MutexGuard<'_, State<S::Raw>>,
+        number: u64,
+        waiter: &Arc<Condvar>,
+    ) {
+        let abort = state.give_up(number, waiter);
         let is_most = state.is_news_of_most();
         drop(state);
         abort.into_iter().for_each(|abort| abort());

@@ -95,7 +95,10 @@ struct Request<R> {
     /// How long the sample may take.
     timeout: Option<Duration>,
     stage: Stage<R>,
-    waiter: Option<Arc<Condvar>>,
+    /// Those of the `get`s that wait for it: one at most, unless it is kept.
+    waiters: Vec<Arc<Condvar>>,
+    /// Its result is not taken, but stays until the request is [forgotten](State::forget).
+    is_kept: bool,
     abort: Option<Abort>,
 }
 
@@ -167,6 +170,16 @@ pub(super) enum Found<R> {
     Wait,
 }
 
+/// What there is of a request.
+pub(super) enum Seen {
+    Done,
+    /// No thread could fetch it: the caller must.
+    Nobody,
+    /// There is no such request, or no longer.
+    Gone,
+    Wait,
+}
+
 impl<R> State<R> {
     pub(super) fn stats(&self) -> StagedStats {
         StagedStats {
@@ -184,7 +197,8 @@ impl<R> State<R> {
             pass,
             timeout,
             stage: Stage::Queued,
-            waiter: None,
+            waiters: Vec::new(),
+            is_kept: false,
             abort: None,
         };
         self.requests.insert(self.made, request);
@@ -246,7 +260,7 @@ impl<R> State<R> {
         let Some(request) = self.requests.get_mut(&number) else {
             return;
         };
-        if request.waiter.is_some() {
+        if !request.waiters.is_empty() {
             request.pass = None;
             return;
         }
@@ -292,6 +306,33 @@ impl<R> State<R> {
         number
     }
 
+    /// Makes a request that is kept: several may wait for it, until it is [forgotten](State::forget).
+    pub(super) fn queue(&mut self, index: u64, timeout: Option<Duration>) -> u64 {
+        let number = self.make(index, None, timeout);
+        if let Some(request) = self.requests.get_mut(&number) {
+            request.is_kept = true;
+        }
+        self.queued.insert(number);
+        number
+    }
+
+    /// Drops a request that is kept. Those that wait for it find that it is gone. If it runs, it runs on.
+    pub(super) fn forget(&mut self, number: u64, gone: &mut Gone<R>) {
+        self.urgent.retain(|other| *other != number);
+        self.awaited.remove(&number);
+        if let Some(request) = self.requests.get_mut(&number) {
+            let waiters = std::mem::take(&mut request.waiters);
+            waiters.iter().for_each(|waiter| _ = waiter.notify_one());
+        }
+        self.cancel(number, gone);
+    }
+
+    /// Whether a request has run for as long as a sample may take, and has brought nothing.
+    pub(super) fn is_late(&self, number: u64, now: Instant) -> bool {
+        let run = self.runs.get(&number);
+        run.is_some_and(|run| is_past(run.is_late, now))
+    }
+
     /// How long a request's sample may take.
     pub(super) fn timeout(&self, number: u64) -> Option<Duration> {
         self.requests.get(&number)?.timeout
@@ -299,37 +340,20 @@ impl<R> State<R> {
 
     /// Gives a request that was taken on, if it is done. If not, `waiter` is told when to look again.
     pub(super) fn find(&mut self, number: u64, waiter: &Arc<Condvar>, now: Instant) -> Found<R> {
-        // (Or all that there are hang.)
-        let has_nobody = self.is_lacking && self.threads <= self.overdue;
-        let Some(request) = self.requests.get_mut(&number) else {
-            return Found::Nobody; // cannot be: the `get` that waits keeps it
-        };
-        let is_first = request.waiter.is_none();
-        match request.stage {
-            Stage::Done(..) => {}
-            Stage::Queued if has_nobody => {
+        match self.look(number, waiter, now) {
+            Seen::Done => {}
+            Seen::Wait => return Found::Wait,
+            // (It cannot be gone: the `get` that waits keeps it.)
+            Seen::Nobody | Seen::Gone => {
                 self.queued.remove(&number);
                 self.urgent.retain(|other| *other != number);
                 self.requests.remove(&number);
                 return Found::Nobody;
             }
-            Stage::Queued if is_first => {
-                request.waiter = Some(Arc::clone(waiter));
-                self.stats.waited += 1;
-                self.queued.remove(&number);
-                self.urgent.push_back(number);
-                return Found::Wait;
-            }
-            Stage::Running if is_first => {
-                request.waiter = Some(Arc::clone(waiter));
-                self.stats.waited += 1;
-                let half = request.timeout.map(|timeout| timeout / 2);
-                let until = self.expires(now, half);
-                self.awaited.insert(number, until);
-                return Found::Wait;
-            }
-            Stage::Queued | Stage::Running => return Found::Wait,
         }
+        let Some(request) = self.requests.get(&number) else {
+            return Found::Nobody;
+        };
         // Decoding has its own time.
         let half = request.timeout.map(|timeout| timeout / 2);
         if self.awaited.contains_key(&number) {
@@ -342,6 +366,40 @@ impl<R> State<R> {
         }
     }
 
+    /// What there is of a request. If it is not done, `waiter` is told when to look again.
+    pub(super) fn look(&mut self, number: u64, waiter: &Arc<Condvar>, now: Instant) -> Seen {
+        // (Or all that there are hang.)
+        let has_nobody = self.is_lacking && self.threads <= self.overdue;
+        let Some(request) = self.requests.get_mut(&number) else {
+            return Seen::Gone;
+        };
+        match request.stage {
+            Stage::Done(..) => return Seen::Done,
+            Stage::Queued if has_nobody => return Seen::Nobody,
+            Stage::Queued | Stage::Running => {}
+        }
+        let mut waiters = request.waiters.iter();
+        if waiters.any(|other| Arc::ptr_eq(other, waiter)) {
+            return Seen::Wait;
+        }
+        request.waiters.push(Arc::clone(waiter));
+        if request.waiters.len() > 1 {
+            return Seen::Wait;
+        }
+        self.stats.waited += 1;
+        if matches!(request.stage, Stage::Queued) {
+            self.queued.remove(&number);
+            if !self.urgent.contains(&number) {
+                self.urgent.push_back(number);
+            }
+        } else {
+            let half = request.timeout.map(|timeout| timeout / 2);
+            let until = self.expires(now, half);
+            self.awaited.insert(number, until);
+        }
+        Seen::Wait
+    }
+
     /// What was taken is decoded.
     pub(super) fn release(&mut self, counted: Counted) {
         self.held_bytes -= counted.bytes as u128;
@@ -349,8 +407,16 @@ impl<R> State<R> {
     }
 
     /// A `get` gives up waiting for its request. If the request runs, it runs on, unless it can be stopped.
-    pub(super) fn give_up(&mut self, number: u64) -> Option<Abort> {
+    pub(super) fn give_up(&mut self, number: u64, waiter: &Arc<Condvar>) -> Option<Abort> {
         self.stats.given_up += 1;
+        let request = self.requests.get_mut(&number);
+        if let Some(request) = request.filter(|request| request.is_kept) {
+            request.waiters.retain(|other| !Arc::ptr_eq(other, waiter));
+            if request.waiters.is_empty() {
+                self.awaited.remove(&number);
+            }
+            return None;
+        }
         self.queued.remove(&number);
         self.urgent.retain(|other| *other != number);
         self.awaited.remove(&number);
@@ -485,10 +551,14 @@ impl<R> State<R> {
         request.stage = Stage::Done(outcome, bytes);
         self.held_bytes += bytes as u128;
         self.stats.most_bytes = self.stats.most_bytes.max(shown(self.held_bytes));
-        if let Some(waiter) = &request.waiter
-            && !planted("the thread that waits for a request is not told")
-        {
-            waiter.notify_one();
+        if request.is_kept {
+            self.awaited.remove(&number); // what it takes is counted elsewhere
+        }
+        if !planted("the thread that waits for a request is not told") {
+            request
+                .waiters
+                .iter()
+                .for_each(|waiter| _ = waiter.notify_one());
         }
         self.ended(number);
         None
@@ -506,9 +576,10 @@ impl<R> State<R> {
     /// No thread can be started: each `get` that waits must fetch its sample itself.
     pub(super) fn tell_waiting(&self) {
         for request in self.requests.values() {
-            request.waiter.iter().for_each(|waiter| {
-                waiter.notify_one();
-            });
+            request
+                .waiters
+                .iter()
+                .for_each(|waiter| _ = waiter.notify_one());
         }
     }
 }

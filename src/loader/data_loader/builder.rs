@@ -4,6 +4,7 @@ mod ahead;
 mod build;
 mod check;
 mod options;
+mod order;
 mod pictures;
 
 use std::fmt;
@@ -55,7 +56,7 @@ pub struct Builder<D, C> {
     max_bytes: Option<usize>,
     pub(super) last_batch: LastBatch,
     pub(super) world: World,
-    sharding: Sharding,
+    sharding: Option<Sharding>,
     pub(super) on_error: OnError,
     /// Attempts, the first wait, and how many attempts an epoch may have.
     pub(super) retry: (u32, Duration, u64),
@@ -91,7 +92,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             max_bytes: None,
             last_batch: LastBatch::Partial,
             world: World::single(),
-            sharding: Sharding::Slices,
+            sharding: None,
             on_error: OnError::Fail,
             retry: (0, Duration::ZERO, u64::MAX),
             devices: Vec::new(),
@@ -121,7 +122,8 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Gives the samples in a random order, a new one in each epoch ([`RandomSampler`](crate::sampler::RandomSampler)); off by default.
+    /// Gives the samples in a random order, a new one in each epoch ([`RandomSampler`](crate::sampler::RandomSampler)); off by default. If
+    /// the data set is read by the block, the order is a [`BlockSampler`](crate::sampler::BlockSampler)'s.
     pub fn shuffle(mut self, shuffle: bool) -> Self {
         self.shuffle = shuffle;
         self
@@ -252,9 +254,10 @@ impl<D, C> Builder<D, C> {
         self
     }
 
-    /// Sets how ranks share the samples of a global batch: [`Slices`](Sharding::Slices) by default.
+    /// Sets how ranks share the samples of a global batch: [`Slices`](Sharding::Slices) by default, and
+    /// [`Interleaved`](Sharding::Interleaved) where the order has [tracks](Sampler::tracks), as that of a data set's blocks has.
     pub fn sharding(mut self, sharding: Sharding) -> Self {
-        self.sharding = sharding;
+        self.sharding = Some(sharding);
         self
     }
 

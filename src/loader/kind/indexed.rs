@@ -5,8 +5,8 @@ use crate::batch::Batch;
 use crate::error::Result;
 use crate::loader::inner::LoaderInner;
 use crate::loader::last;
-use crate::loader::state::LoaderState;
-use crate::pipeline::{EpochHandle, Start};
+use crate::loader::state::{LoaderState, Owner};
+use crate::pipeline::{EpochHandle, Options, Start};
 
 impl Stands<Indexed> for LoaderState {
     fn of_run<B: Batch>(loader: &LoaderInner<B>) -> LoaderState {
@@ -33,7 +33,12 @@ impl Stands<Indexed> for LoaderState {
     fn go_on<B: Batch>(&self, loader: &LoaderInner<B>) -> Result<GoesOn> {
         let pipeline = loader.pipeline();
         let (options, devices) = (pipeline.options(), pipeline.options.len() as u64);
-        self.check(loader.owner(1), options.shard, devices)?;
+        let owner = loader.owner(1);
+        let owner = match self.names_batches_of_one_of_several() {
+            true => dealt(owner, options),
+            false => owner,
+        };
+        self.check(owner, options.shard, devices)?;
         let start = self.start();
         options.batching.check(start)?;
         if let Some(share) = self.share() {
@@ -54,13 +59,26 @@ pub(in crate::loader) fn state_from<B: Batch>(
 ) -> LoaderState {
     let shard = loader.pipeline().options().shard;
     let devices = start.bound_to.unwrap_or(devices);
-    let state = LoaderState::new(start, shard, loader.owner(devices));
+    let owner = loader.owner(devices);
+    let state = LoaderState::new(start, shard, owner);
+    let state = match state.names_batches_of_one_of_several() {
+        true => LoaderState::new(start, shard, dealt(owner, loader.pipeline().options())),
+        false => state,
+    };
     let pipeline = loader.pipeline();
     if pipeline.has_lost_threads() {
         return state;
     }
     let share = &pipeline.learned().share;
     state.of_share(share.from(start.epoch, start.position))
+}
+
+/// What a state belongs to that names batches: it matters how these are dealt out.
+fn dealt(owner: Owner, options: &Options) -> Owner {
+    Owner {
+        order: options.batching.mark_dealing(owner.order),
+        ..owner
+    }
 }
 
 /// Where a rank stands whose batches several devices are given in any order, if one of them has this handle.

@@ -55,7 +55,8 @@ pub enum OnError {
     Fail,
     /// Another sample of the epoch's order takes its row. Which one follows from seed, epoch, position and attempt, whatever the
     /// number of workers. (With a [batch sampler](crate::sampler::BatchSampler) it is another of the batch's own list, if the list has
-    /// another: what goes together stays together.) Batches keep their shapes. If sixteen others fail as well, the batch is an error.
+    /// another: what goes together stays together. A sampler may name another one itself:
+    /// [`Sampler::instead`](crate::sampler::Sampler::instead).) Batches keep their shapes. If sixteen others fail as well, the batch is an error.
     Replace {
         /// How many samples of an epoch may be replaced.
         at_most: u64,

@@ -178,6 +178,13 @@ impl<D: Dataset> Source<'_, D> {
     pub(crate) fn index_of_other(&self, row: usize, attempt: u32) -> u64 {
         let (epoch, place) = (self.place.epoch, &self.place);
         let row = self.row_of_place(row);
+        let instead = self
+            .context
+            .order
+            .instead(epoch, place.position(row), attempt);
+        if let Some(index) = instead {
+            return index;
+        }
         let mut rng = SampleRng::for_replacement(RngKey {
             seed: self.seed,
             epoch,

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::partition::{Listed, Lists, OnEmpty, Sharding, Start};
 use crate::error::{Error, Result};
+use crate::fingerprint::Fingerprint;
 use crate::meter::nanoseconds_between;
 use crate::sampler::{BatchSampler, Sampler};
 use crate::sync::log;
@@ -36,6 +37,23 @@ impl Batching {
             Batching::Even(even) => even.sampler.fingerprint(),
             Batching::Listed(lister) => lister.on_empty.mark(lister.sampler.fingerprint()),
         }
+    }
+
+    /// The fingerprint of an order of which several ranks or devices have batches of their own, and some were given out before their turn:
+    /// which samples these have is told by how they are dealt, too.
+    pub(crate) fn mark_dealing(&self, order: u32) -> u32 {
+        let name = match self {
+            Batching::Listed(_) => return order,
+            Batching::Even(even) => match even.sharding {
+                Sharding::Slices => return order,
+                Sharding::Strided { .. } => "strided",
+                Sharding::Interleaved => "interleaved",
+            },
+        };
+        let mut print = Fingerprint::new();
+        print.add_number(u64::from(order));
+        print.add(name.as_bytes());
+        print.finish()
     }
 
     /// How many samples an epoch has. It may ask the program's batch sampler.

@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use super::epoch_plan::{Destination, Machine};
 use super::lister::{Batching, EvenBatching, FirstEpoch};
-use super::partition::{EpochOrder, Even, LastBatch, Listed, Lists, Partition, Start};
+use super::partition::{EpochOrder, Even, LastBatch, Listed, Lists, Partition, Sharding, Start};
 use super::shard::DeviceShard;
 use crate::device::{Device, Ring};
+use crate::sampler::Openings;
 use crate::sync::Arc;
 use crate::system::numa::Cores;
 use crate::tensor::Offload;
@@ -112,6 +113,21 @@ impl Options {
                 unreachable!("`cut` has listed its batches")
             }
         }
+    }
+
+    /// Which blocks a share of this rank needs of an epoch, from a position on, if its sampler knows.
+    pub(crate) fn openings(&self, start: Start, share: DeviceShard) -> Option<Openings> {
+        let Batching::Even(batching) = &self.batching else {
+            return None;
+        };
+        let (lane, lanes) = self.shard(share);
+        // (Ranks that do not take turns need all blocks.)
+        let (lane, lanes) = match batching.sharding {
+            Sharding::Slices | Sharding::Strided { .. } if lanes > 1 => (0, 1),
+            _ => (lane, lanes),
+        };
+        let (sampler, epoch) = (&batching.sampler, start.epoch);
+        sampler.openings(epoch, start.position, lane, lanes)
     }
 
     /// How many batches epoch 0 has, and how many samples the largest of them.

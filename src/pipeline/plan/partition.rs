@@ -181,6 +181,14 @@ impl EpochOrder {
         }
     }
 
+    /// The index of a sample that takes the place of one that failed, if the order names it.
+    pub(crate) fn instead(&self, epoch: u64, position: u64, attempt: u32) -> Option<u64> {
+        match self {
+            EpochOrder::Sampled(sampler) => sampler.instead(epoch, position, attempt),
+            EpochOrder::Listed(_) => None,
+        }
+    }
+
     /// How many positions there are.
     pub(crate) fn len(&self) -> u64 {
         match self {

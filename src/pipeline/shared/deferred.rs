@@ -6,6 +6,7 @@ use super::data::{EpochData, TaskData};
 use super::slab_size::SlabSizes;
 use crate::device::SlabQuota;
 use crate::error::drop_each;
+use crate::pipeline::lookahead::Announced;
 use crate::pipeline::schedule::Removed;
 use crate::sync::{Arc, planted};
 
@@ -30,6 +31,9 @@ struct Leftovers<B> {
     slabs: Vec<(Arc<SlabQuota>, usize)>,
     /// Quotas that were opened or shared, and are not needed.
     quotas: Vec<Arc<SlabQuota>>,
+    /// The pass that batches were taken of, whose data set wants to know. (While the lock is held, one session is worked on. What is done with
+    /// of its last pass, the next call says.)
+    settled: Option<Arc<Announced>>,
 }
 
 impl<B> Default for Deferred<B> {
@@ -58,6 +62,7 @@ impl<B: 'static> Deferred<B> {
                 drops: Vec::new(),
                 slabs: Vec::new(),
                 quotas: Vec::new(),
+                settled: None,
             })
         })
     }
@@ -78,6 +83,13 @@ impl<B: 'static> Deferred<B> {
     /// Where a schedule puts what it removes.
     pub(crate) fn removed(&mut self) -> &mut Removed<EpochData<B>, TaskData<B>> {
         &mut self.leftovers().removed
+    }
+
+    /// Batches of a pass were taken.
+    pub(crate) fn settled(&mut self, announced: &Arc<Announced>) {
+        if announced.wants_to_know() {
+            self.leftovers().settled = Some(Arc::clone(announced));
+        }
     }
 
     /// A quota has use for that many slabs from now on.
@@ -102,6 +114,14 @@ impl<B: 'static> Deferred<B> {
         if let Some(leftovers) = &self.leftovers {
             leftovers.settle_passes();
             leftovers.settle_quotas(slab_sizes);
+        }
+    }
+
+    /// Tells the data set which batches were taken, before it hears that their pass is over.
+    pub(super) fn tell_settled(&mut self) {
+        let leftovers = self.leftovers.as_mut();
+        if let Some(announced) = leftovers.and_then(|leftovers| leftovers.settled.take()) {
+            announced.tell_settled();
         }
     }
 

@@ -52,7 +52,7 @@ impl<B: 'static> Shared<B> {
     }
 
     /// Does what was deferred, without the lock. Threads are told first.
-    fn perform(&self, deferred: Deferred<B>, worker: Option<Wake>) {
+    fn perform(&self, mut deferred: Deferred<B>, worker: Option<Wake>) {
         if let Some(is_wide) = deferred.found_wide {
             let _ = self.is_wide.set(is_wide);
         }
@@ -65,6 +65,7 @@ impl<B: 'static> Shared<B> {
             Some(Wake::Inactive) => _ = self.inactive.notify_all(),
             None => {}
         }
+        deferred.tell_settled();
         deferred.drop_removed();
     }
 

@@ -292,7 +292,7 @@ impl<B: 'static> Session<B> {
         // What the program gets on the host is not in flight any more.
         let ends = self.byte_budget.is_some() && !self.is_sent_ahead();
         if self.schedule.is_any_order() {
-            let next = self.deliver_any(taken, ends);
+            let next = self.deliver_any(taken, ends, deferred);
             if ends && next.is_some() {
                 self.tell_if_waiting(deferred);
             }
@@ -308,6 +308,7 @@ impl<B: 'static> Session<B> {
             let task = TaskId(first.0 + index as u64);
             if let Some(announced) = &data.context.announced {
                 announced.settle(&data.context.place(task));
+                deferred.settled(announced);
             }
             data.deliver(task, ends)
         });
@@ -332,6 +333,7 @@ impl<B: 'static> Session<B> {
         &mut self,
         taken: &mut VecDeque<Delivered<B>>,
         ends: bool,
+        deferred: &mut Deferred<B>,
     ) -> Option<Delivered<B>> {
         let slots = self.schedule.deliver_any().into_iter();
         let mut delivered = slots.filter_map(|(task, data)| data.deliver(task, ends));
@@ -346,6 +348,7 @@ impl<B: 'static> Session<B> {
                 true => context.batch(first),
                 false => u64::MAX,
             });
+            deferred.settled(announced);
         }
         next
     }

@@ -14,7 +14,7 @@ use crate::system::room;
 /// `k - 1` ends, as many as its size says; a size may be 0. [`BlockSampler`](super::BlockSampler) makes an order of them in which a
 /// fixed number of blocks is open at a time.
 ///
-/// Listed sizes take 8 bytes a block; [`even`](Blocks::even) blocks take no memory.
+/// Sizes take 8 bytes a block, and none if all are the same but for a smaller last one, as [`even`](Blocks::even) blocks are.
 ///
 /// # Examples
 ///
@@ -67,7 +67,20 @@ impl Blocks {
             })?;
             room::push(&mut cuts, end).map_err(no_room)?;
         }
-        Ok(Blocks(Cuts::Listed(cuts)))
+        // Blocks are what their sizes are, however they were made: so is their order.
+        let block = cuts.get(1).copied().unwrap_or(1);
+        let even = Blocks(Cuts::Even {
+            samples: end,
+            block,
+        });
+        let is_even = block > 0
+            && even.len() == cuts.len() as u64 - 1
+            && cuts.iter().zip(0..).all(|(cut, at)| even.start(at) == *cut);
+        Ok(if is_even {
+            even
+        } else {
+            Blocks(Cuts::Listed(cuts))
+        })
     }
 
     /// Makes blocks of `block` samples each, the last of what is left of `samples`. Both may be a `usize` ([`Length`]).
@@ -140,6 +153,14 @@ impl Blocks {
             // (Of blocks that begin at one place, all but the last are empty.)
             Cuts::Listed(cuts) => cuts.partition_point(|start| *start <= index) as u64 - 1,
         })
+    }
+
+    /// The size of all blocks but the last, if they have one.
+    pub(super) fn even_size(&self) -> Option<u64> {
+        match &self.0 {
+            Cuts::Even { block, .. } => Some(*block),
+            Cuts::Listed(_) => None,
+        }
     }
 
     /// A fingerprint of all sizes.

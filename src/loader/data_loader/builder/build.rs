@@ -2,6 +2,7 @@
 
 use super::Builder;
 use super::options::warn_of_empty_epochs;
+use super::order::{usual_sampler, usual_sharding, warn_of_tracks};
 use crate::batch::{Arena, Batch, Collate, CollateFn};
 use crate::dataset::Dataset;
 use crate::error::{BoxError, Result};
@@ -9,9 +10,9 @@ use crate::loader::affinity::Placed;
 use crate::loader::data_loader::DataLoader;
 use crate::loader::inner::Order;
 use crate::pipeline::{
-    Batching, DatasetFactory, EvenBatching, Learned, Lister, Pipeline, Retry, Threads,
+    Batching, DatasetFactory, EvenBatching, Learned, Lister, Pipeline, Retry, Threads, check_room,
 };
-use crate::sampler::{BatchSampler, RandomSampler, Sampler, SequentialSampler};
+use crate::sampler::{BatchSampler, Sampler};
 use crate::sync::{Arc, OnceLock};
 
 impl<D: Dataset, C> Builder<D, C> {
@@ -73,13 +74,14 @@ impl<D: Dataset, C> Builder<D, C> {
             batch_sampler.set_seed(self.seed);
         }
         let placed = self.placed()?;
-        let batching = self.batching(batch_size);
+        let batching = self.batching(batch_size)?;
         let mut options = self.options(&batching, &placed);
         let at_once = self.dataset.at_once().max(1);
         options
             .iter_mut()
             .for_each(|options| options.at_once = at_once);
         warn_of_empty_epochs(&options[0]);
+        check_room(&self.dataset, &options[0], self.devices.len() as u64)?;
         let learned = Learned::new(self.dataset.is_registered(), self.dataset.sample_bytes());
         let has_pictures = C::IN_PLACE
             && !self.devices.is_empty()
@@ -115,25 +117,31 @@ impl<D: Dataset, C> Builder<D, C> {
     }
 
     /// Which samples each batch has. The samplers know their seed.
-    fn batching(&self, batch_size: usize) -> Batching {
-        let len = self.dataset.len();
-        let even = |sampler: Arc<dyn Sampler>| EvenBatching {
+    fn batching(&self, batch_size: usize) -> Result<Batching> {
+        if let Some(lists) = &self.batch_sampler {
+            let on_empty = self.on_empty.unwrap_or_default();
+            let lister = Lister::new(Arc::clone(lists), on_empty);
+            return Ok(Batching::Listed(Arc::new(lister)));
+        }
+        let sampler = match &self.sampler {
+            Some(sampler) => Arc::clone(sampler),
+            None => {
+                let (len, blocks) = (self.dataset.len(), self.dataset.blocks());
+                usual_sampler(len, blocks, self.shuffle, self.seed)?
+            }
+        };
+        let sharding = self.sharding.unwrap_or_else(|| usual_sharding(&*sampler));
+        let lanes = self
+            .world
+            .data_ranks()
+            .saturating_mul(self.devices.len().max(1));
+        warn_of_tracks(&*sampler, sharding, lanes as u64);
+        Ok(Batching::Even(EvenBatching {
             samples: sampler.len(),
             sampler,
             batch_size,
-            sharding: self.sharding,
-        };
-        match (&self.batch_sampler, &self.sampler) {
-            (Some(lists), _) => {
-                let on_empty = self.on_empty.unwrap_or_default();
-                Batching::Listed(Arc::new(Lister::new(Arc::clone(lists), on_empty)))
-            }
-            (None, Some(sampler)) => Batching::Even(even(Arc::clone(sampler))),
-            (None, None) if self.shuffle => {
-                Batching::Even(even(Arc::new(RandomSampler::with_seed(len, self.seed))))
-            }
-            (None, None) => Batching::Even(even(Arc::new(SequentialSampler::new(len)))),
-        }
+            sharding,
+        }))
     }
 }
 

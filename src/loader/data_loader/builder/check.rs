@@ -101,8 +101,8 @@ impl<D, C> Builder<D, C> {
             ));
         }
         match self.sharding {
-            Sharding::Slices => Ok(()),
-            Sharding::Strided { .. } => Err(Error::option(
+            None | Some(Sharding::Slices) => Ok(()),
+            Some(Sharding::Strided { .. } | Sharding::Interleaved) => Err(Error::option(
                 "sharding",
                 "is for batches of one size: with batch_sampler, ranks share whole lists, so leave it out",
             )),

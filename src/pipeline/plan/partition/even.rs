@@ -49,7 +49,7 @@ impl Even {
     /// The same, with its full batches counted.
     fn counted(self) -> Even {
         let (rows, of_each) = match self.sharding {
-            Sharding::Slices => (self.left(), self.global_batch()),
+            Sharding::Slices | Sharding::Interleaved => (self.left(), self.global_batch()),
             Sharding::Strided { drop_last } => (self.strided(drop_last), self.batch_size as u64),
         };
         Even {
@@ -101,12 +101,8 @@ impl Even {
     /// How many full batches each shard has, and how many rows its last one has behind them: 0 if there is none.
     fn dealt(&self) -> (u64, usize) {
         let rest = match self.sharding {
-            Sharding::Slices => {
-                let rest = self.left() % self.global_batch();
-                // Those of the first shards have one row more; no batch is empty.
-                let own = rest / self.shards + u64::from(self.shard < rest % self.shards);
-                if rest > 0 { own.max(1) } else { 0 }
-            }
+            Sharding::Slices => self.share_of(self.left() % self.global_batch(), self.shard),
+            Sharding::Interleaved => self.share_of(self.left() % self.global_batch(), self.turn()),
             Sharding::Strided { drop_last } => self.strided(drop_last) % self.batch_size as u64,
         };
         let rows = match self.last {
@@ -116,6 +112,34 @@ impl Even {
             LastBatch::Fill => 0,
         };
         (self.full, rows)
+    }
+
+    /// How many rows of the last batch a shard has whose turn it is after so many others: the first have one more, and no batch is empty.
+    fn share_of(&self, rest: u64, turn: u64) -> u64 {
+        let own = rest / self.shards + u64::from(turn < rest % self.shards);
+        if rest > 0 { own.max(1) } else { 0 }
+    }
+
+    /// How far behind `base` the shard's first position is, if its positions are those that are its own number modulo that of shards.
+    fn turn(&self) -> u64 {
+        let before = self.base % self.shards;
+        match self.shard.checked_sub(before) {
+            Some(turn) => turn,
+            None => self.shards - before + self.shard,
+        }
+    }
+
+    /// Which of how many lanes the shard is: it has the positions that are `lane` modulo `lanes`. `None`: of slices of each global batch,
+    /// which are no lanes unless there is one shard only.
+    pub(crate) fn lane(&self) -> Option<(u64, u64)> {
+        match self.sharding {
+            Sharding::Interleaved => Some((self.shard, self.shards)),
+            Sharding::Strided { .. } => {
+                let lane = u128::from(self.base) + u128::from(self.shard);
+                Some(((lane % u128::from(self.shards)) as u64, self.shards))
+            }
+            Sharding::Slices => (self.shards == 1).then_some((0, 1)),
+        }
     }
 
     /// How many rows each shard has, if they take turns.
@@ -172,6 +196,7 @@ impl Even {
         let global = self.base.saturating_add(global);
         let (first, step) = match self.sharding {
             Sharding::Strided { .. } => (self.shard, self.shards),
+            Sharding::Interleaved => (self.turn(), self.shards),
             Sharding::Slices => {
                 let rest = self.samples.saturating_sub(global);
                 let is_divided = self.last == LastBatch::Partial && rest < self.global_batch();
@@ -307,7 +332,8 @@ pub enum LastBatch {
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub enum Sharding {
-    /// Each rank gets a slice: of `R` ranks, rank `r` gets the `r`-th `batch_size` samples of each `R * batch_size`. The default.
+    /// Each rank gets a slice: of `R` ranks, rank `r` gets the `r`-th `batch_size` samples of each `R * batch_size`. The default, unless the
+    /// order is made of [tracks](crate::sampler::Sampler::tracks).
     #[default]
     Slices,
     /// Of `R` ranks, rank `r` gets the samples at positions `r`, `r + R`, `r + 2 R`, ..., as with PyTorch's `DistributedSampler`.
@@ -317,6 +343,14 @@ pub enum Sharding {
         /// `R - 1` filler rows, one for each of the last ranks.
         drop_last: bool,
     },
+    /// Of `R` ranks, rank `r` gets the samples at the positions `p` with `p mod R = r`, wherever the run begins or goes on. The samples of a
+    /// global batch are the same as with slices, and so is what becomes of the last one: it is divided evenly, and
+    /// [`LastBatch`](crate::loader::LastBatch) counts.
+    ///
+    /// The default where the order is made of [tracks](crate::sampler::Sampler::tracks), as that of
+    /// [`BlockSampler`](crate::sampler::BlockSampler) is: each track, and so each block, is then one rank's, if `R` divides the number of
+    /// tracks. With slices, each rank would read all blocks. Where several devices share a rank's batches, each counts as a rank.
+    Interleaved,
 }
 
 #[cfg(test)]
@@ -332,7 +366,12 @@ mod tests {
 
     fn sharding() -> impl Strategy<Value = Sharding> {
         let strided = |drop_last| Sharding::Strided { drop_last };
-        prop::sample::select(vec![Sharding::Slices, strided(false), strided(true)])
+        prop::sample::select(vec![
+            Sharding::Slices,
+            Sharding::Interleaved,
+            strided(false),
+            strided(true),
+        ])
     }
 
     /// The keys of a shard's batches, from a list of all positions.
@@ -356,6 +395,18 @@ mod tests {
                 let own: Vec<u64> = all.iter().copied().skip(shard).step_by(shards).collect();
                 own.chunks(batch_size).map(<[u64]>::to_vec).collect()
             }
+            // Each position belongs to one shard, wherever the run begins. A shard without one has filler.
+            Sharding::Interleaved => all
+                .chunks(batch_size * shards)
+                .map(|global| {
+                    let is_own = |position: &u64| *position % shards as u64 == shard as u64;
+                    let own: Vec<u64> = global.iter().copied().filter(is_own).collect();
+                    match own.is_empty() {
+                        true => (global[0]..).find(is_own).into_iter().collect(),
+                        false => own,
+                    }
+                })
+                .collect(),
             Sharding::Slices => all
                 .chunks(batch_size * shards)
                 .map(|global| {
@@ -379,8 +430,10 @@ mod tests {
         let is_short = !all.len().is_multiple_of(batch_size * shards);
         let count = batches.len() - usize::from(is_short && !batches.is_empty());
         match last {
-            LastBatch::Drop if sharding == Sharding::Slices => batches[..count].to_vec(),
-            LastBatch::Drop => batches.into_iter().filter(is_whole).collect(),
+            LastBatch::Drop if matches!(sharding, Sharding::Strided { .. }) => {
+                batches.into_iter().filter(is_whole).collect()
+            }
+            LastBatch::Drop => batches[..count].to_vec(),
             LastBatch::Partial => batches,
             LastBatch::Fill => batches
                 .into_iter()
@@ -420,6 +473,9 @@ mod tests {
                 prop_assert_eq!(place.first_row, batch.len());
                 batch.extend((0..place.rows).map(|row| place.key(row)));
                 prop_assert_eq!(place.ends_batch(), batch.len() == place.batch_rows);
+                if let Some((lane, lanes)) = partition.lane() {
+                    prop_assert!((0..place.rows).all(|row| place.key(row) % lanes == lane));
+                }
                 let real = (0..place.rows).filter(|row| place.key(*row) < samples).count();
                 prop_assert_eq!(place.real_rows(), real);
                 for row in 0..place.rows {
@@ -447,10 +503,10 @@ mod tests {
         /// anywhere, and others resume it.
         #[test]
         fn shards_and_resumed_runs_make_up_the_epoch(
-            samples in 1..800u64, runs in prop::collection::vec((1..40usize, 1..9u64, 0..12u64), 1..5), fills: bool, strided: bool
+            samples in 1..800u64, runs in prop::collection::vec((1..40usize, 1..9u64, 0..12u64), 1..5), fills: bool, sharding in sharding()
         ) {
             let last = if fills { LastBatch::Fill } else { LastBatch::Partial };
-            let sharding = if strided { Sharding::Strided { drop_last: false } } else { Sharding::Slices };
+            prop_assume!(sharding != Sharding::Strided { drop_last: true });
             let (mut base, mut seen) = (0, Vec::new());
             for (run, &(batch_size, shards, most)) in runs.iter().enumerate() {
                 let cuts: Vec<Even> = (0..shards)
@@ -466,7 +522,7 @@ mod tests {
                         .collect();
                     match sharding {
                         Sharding::Slices => {}
-                        Sharding::Strided { .. } => real.sort_unstable(),
+                        Sharding::Strided { .. } | Sharding::Interleaved => real.sort_unstable(),
                     }
                     seen.extend(real);
                 }
@@ -475,6 +531,24 @@ mod tests {
             }
             prop_assert_eq!(seen, (0..samples).collect::<Vec<_>>());
         }
+    }
+
+    /// Tracks stay with their shard, from wherever the run goes on.
+    #[test]
+    fn interleaved_shards_keep_their_positions() {
+        let rows = |base, shard| -> Vec<Vec<u64>> {
+            let whole = Even::whole(11, 2, LastBatch::Partial);
+            let even = whole.of_shard(shard, 3, Sharding::Interleaved).from(base);
+            let places = (0..even.tasks()).map(|task| even.place(0, task));
+            places
+                .map(|place| (0..place.rows).map(|row| place.key(row)).collect())
+                .collect()
+        };
+        assert_eq!(rows(0, 1), [[1, 4], [7, 10]]);
+        assert_eq!(rows(0, 2), [&[2, 5][..], &[8]]);
+        assert_eq!(rows(4, 0), [&[6, 9][..], &[12]]); // 12 is filler: position 10 is all that is left
+        assert_eq!(rows(4, 1), [&[4, 7][..], &[10]]);
+        assert_eq!(rows(4, 2), [&[5, 8][..], &[11]]);
     }
 
     /// Sizes that do not divide: as many rows as there are samples, and not one more.

@@ -1,0 +1,586 @@
+//! Sources that are read in blocks: each block is fetched once in an epoch, ahead of the workers, and its samples are taken out of it.
+
+mod pieces;
+mod requests;
+mod room;
+mod source;
+
+pub use source::BlockSource;
+
+use std::fmt;
+use std::num::NonZeroU64;
+use std::ops::Range;
+use std::panic::resume_unwind;
+use std::time::Duration;
+
+use self::pieces::{Found, Gone, Pieces, Step, Use};
+use self::requests::{Fetched, NotFetched, Requests};
+use super::staged::{Came, Forgotten, Inner};
+use super::{Dataset, Pass, Staged};
+use crate::error::{BoxError, NoAnswer, Result};
+use crate::meter::Fetching;
+use crate::rng::SampleRng;
+use crate::sampler::{Blocks, Opening, Openings};
+use crate::sync::{Arc, Instant, MutexGuard, sample_timeout};
+
+/// A data set that reads blocks: each once in an epoch, beside the workers, which only decode.
+///
+/// A [`BlockSampler`](crate::sampler::BlockSampler) says in which order samples come, and so which blocks are open at a time; a loader takes
+/// one by default ([`Dataset::blocks`]). Of several ranks, each reads the blocks of its own tracks. In that order, blocks are fetched ahead:
+/// [`with_in_flight`](Blocked::with_in_flight) at a time, [`with_blocks_ahead`](Blocked::with_blocks_ahead) beyond those that are open,
+/// across the boundaries of epochs too, and of [`with_max_bytes`](Blocked::with_max_bytes) together. A block that a track has only a part of
+/// is fetched in pieces, each once. A worker that needs a sample whose block is not there waits for it; the wait counts in the
+/// loader's [`timeout`](crate::loader::Builder::timeout). A block is kept until its samples were decoded that the rank needs of it.
+///
+/// In a resumed epoch, the blocks that are open where it begins are read again, once.
+///
+/// Whatever the order is, the samples are right. A sample that is in no open block is fetched alone, by a request for
+/// one sample: one that takes the place of a bad one, that is loaded again after its block is done with, or that a sampler without
+/// blocks gives (a [`Subset`](crate::dataset::Subset), a [`RandomSampler`](crate::sampler::RandomSampler)). That is slow where reading a block
+/// takes as long; [`BlockedStats::singles`] counts them.
+///
+/// # Blocks that fail
+///
+/// A block that is not fetched is an error of each of its samples: one error, which they share, and which names the block. If it is
+/// [`Temporary`](crate::error::Temporary), [`retry`](crate::loader::Builder::retry) fetches the block once more for all of them. One that
+/// panics is a panic of each.
+///
+/// One that hangs costs its samples, with a [`timeout`](crate::loader::Builder::timeout): the first that waits for it waits for so long, and
+/// then none does. Its place in flight is given to another after half of that time, as in [`Staged`], and the next epoch requests it anew. Give `fetch`
+/// a time limit of its own.
+///
+/// # Two loaders, and two epochs at a time
+///
+/// Passes that need the same piece at the same time share it. All of them share the bound, and the room goes to the one that
+/// comes first. One for which there is none left fetches its samples alone, one at a time: make the bound large enough for both.
+///
+/// # Dropping
+///
+/// As with [`Staged`], for threads and for forked processes.
+///
+/// # Examples
+///
+/// In [`BlockSource`]. Put it into an `Arc` to read its [`stats`](Blocked::stats) beside the loader:
+///
+/// ```
+/// # use std::ops::Range;
+/// use std::sync::Arc;
+///
+/// use pinfeed::dataset::{BlockSource, Blocked};
+/// use pinfeed::sampler::Blocks;
+/// # use pinfeed::{BoxError, DataLoader, SampleRng};
+/// # struct Squares;
+/// # impl BlockSource for Squares {
+/// #     type Block = Range<u64>;
+/// #     type Sample = i64;
+/// #     fn blocks(&self) -> Arc<Blocks> { Arc::new(Blocks::even(1_000, 50).unwrap()) }
+/// #     fn block_bytes(&self, _: u64, samples: Range<u64>) -> usize { 8 * (samples.end - samples.start) as usize }
+/// #     fn fetch(&self, _: u64, samples: Range<u64>) -> Result<Range<u64>, BoxError> { Ok(samples) }
+/// #     fn decode(&self, _: &Range<u64>, index: u64, _: &mut SampleRng) -> Result<i64, BoxError> { Ok((index * index) as i64) }
+/// # }
+///
+/// let data = Arc::new(Blocked::new(Squares).with_in_flight(8).with_max_bytes(64 << 20));
+/// let loader = DataLoader::builder(Arc::clone(&data)).batch_size(100).num_workers(2).build()?;
+/// for batch in loader.epoch(0) {
+///     batch?;
+/// }
+/// println!("{} blocks, {} waits", data.stats().fetched, data.stats().waited);
+/// # Ok::<(), pinfeed::Error>(())
+/// ```
+pub struct Blocked<S: BlockSource> {
+    staged: Staged<Requests<S>>,
+}
+
+/// What a [`Blocked`] has done, and what it is doing: [`Blocked::stats`].
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::dataset::{BlockSource, Blocked};
+///
+/// fn report<S: BlockSource>(data: &Blocked<S>) {
+///     let stats = data.stats();
+///     println!("{} requests, {} for one sample, {} of which a worker waited for", stats.fetched, stats.singles, stats.waited);
+/// }
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct BlockedStats {
+    /// How many requests were begun: for blocks, pieces of blocks, and samples.
+    pub fetched: u64,
+    /// How many samples were requested by themselves, because they were in no open block. If they are many, the order is not that of a
+    /// [`BlockSampler`](crate::sampler::BlockSampler), or another loader has the room.
+    pub singles: u64,
+    /// How often a worker needed a block that was not there yet. If that is often, fetching is what limits: raise
+    /// [`with_in_flight`](Blocked::with_in_flight) and [`with_blocks_ahead`](Blocked::with_blocks_ahead), unless the source is at its limit.
+    pub waited: u64,
+    /// How many requests were given up, before or after they were begun, because they were no longer needed. (One whose samples were all
+    /// taken is not counted.)
+    pub cancelled: u64,
+    /// How many times a worker waited for a request in vain: the sample is an error, because of the loader's
+    /// [`timeout`](crate::loader::Builder::timeout).
+    pub given_up: u64,
+    /// How many requests run.
+    pub running: usize,
+    /// How many of those run for more than half of the `timeout`, and no longer count in [`with_in_flight`](Blocked::with_in_flight).
+    pub overdue: usize,
+    /// How many blocks, or pieces of blocks, are there or are being fetched.
+    pub open: usize,
+    /// How much memory these have, as [`BlockSource::block_bytes`] says.
+    pub held_bytes: usize,
+    /// The highest value of `held_bytes` so far.
+    pub most_bytes: usize,
+}
+
+impl<S: BlockSource> Blocked<S> {
+    /// Makes a data set of a source: 32 requests at a time, 4 GiB. Nothing is started before the first sample is needed.
+    pub fn new(source: S) -> Blocked<S> {
+        let staged = Staged::new(Requests::new(source)).with_max_bytes(usize::MAX); // pieces are counted here
+        Blocked { staged }
+    }
+
+    /// The source.
+    pub fn source(&self) -> &S {
+        &self.requests().source
+    }
+
+    /// Sets how many requests may run at a time; 32 by default, and at least 1. Each takes a thread (2 MiB of addresses, and a few pages of
+    /// memory).
+    pub fn with_in_flight(mut self, requests: usize) -> Blocked<S> {
+        self.staged.set_in_flight(requests.max(1));
+        self.limited(|limits| limits.in_flight = requests.max(1))
+    }
+
+    /// Sets how many blocks are fetched ahead of those whose samples are being loaded; as many as
+    /// [`with_in_flight`](Blocked::with_in_flight) by default.
+    ///
+    /// With 0, a block is fetched when its first sample is announced, twice `with_in_flight` samples before it is loaded.
+    pub fn with_blocks_ahead(self, blocks: usize) -> Blocked<S> {
+        self.limited(|limits| limits.ahead = Some(blocks))
+    }
+
+    /// Sets how much memory blocks may have that are fetched, or are being fetched, until their last sample is decoded; 4 GiB by default.
+    ///
+    /// It must have room for the blocks that are open at a time, on this rank, and for one more, or
+    /// [`build`](crate::loader::Builder::build) refuses it: with 384 tracks of 8 MiB on 8 ranks, these are 49 blocks, or 392 MiB. Beyond that
+    /// it limits how far ahead blocks are fetched. It is exceeded only by samples that are fetched alone while others have the room, one at
+    /// a time, and by what workers decode of a block that is done with. `usize::MAX` is no bound.
+    pub fn with_max_bytes(self, bytes: usize) -> Blocked<S> {
+        self.limited(|limits| limits.max_bytes = bytes)
+    }
+
+    /// Returns what has been done so far. In a process that was forked from the one that fetches, all zeros.
+    pub fn stats(&self) -> BlockedStats {
+        if self.inner().is_elsewhere() {
+            return BlockedStats::default(); // one of its threads may hold the lock
+        }
+        let of_requests = self.staged.stats();
+        let shown = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
+        let pieces = self.requests().pieces.lock();
+        BlockedStats {
+            fetched: of_requests.fetched,
+            singles: pieces.singles,
+            waited: of_requests.waited,
+            cancelled: pieces.cancelled,
+            given_up: of_requests.given_up,
+            running: of_requests.running,
+            overdue: of_requests.overdue,
+            open: pieces.open,
+            held_bytes: shown(pieces.held_bytes),
+            most_bytes: shown(pieces.most_bytes),
+        }
+    }
+
+    fn limited(mut self, limit: impl FnOnce(&mut Requests<S>)) -> Blocked<S> {
+        // Nothing has been started before it is in a loader, so it is not shared yet.
+        self.staged.source_mut().map(limit);
+        self
+    }
+
+    fn inner(&self) -> &Arc<Inner<Requests<S>>> {
+        self.staged.shared()
+    }
+
+    fn requests(&self) -> &Requests<S> {
+        self.inner().source()
+    }
+
+    /// The block of a sample, and how much memory it takes if it is fetched alone.
+    fn single(&self, index: u64) -> (u64, usize) {
+        let requests = self.requests();
+        let block = requests.blocks.block_of(index).unwrap_or(0);
+        (block, requests.source.block_bytes(block, index..index + 1))
+    }
+
+    /// Lets go of the lock: drops what is not needed, and then gives its room to what waits.
+    fn unlock<'a>(
+        &'a self,
+        mut pieces: MutexGuard<'a, Pieces<Fetched<S>>>,
+        mut gone: Gone<Fetched<S>>,
+    ) {
+        let (inner, requests) = (self.inner(), self.requests());
+        let mut forgotten = Forgotten::default();
+        for request in gone.requests.drain(..) {
+            inner.forget(request, &mut forgotten);
+        }
+        if !gone.is_empty() {
+            drop(pieces);
+            Requests::<S>::drop_all(&mut gone);
+            pieces = requests.pieces.lock();
+            pieces.dropped(&gone);
+        }
+        for (piece, timeout) in pieces.give_room(requests.max_bytes) {
+            let request = inner.queue(piece, timeout);
+            pieces.ask(piece, request);
+        }
+        drop(pieces);
+        requests.changed.notify_all();
+        inner.run(forgotten);
+    }
+
+    /// Opens what a pass needs of what is announced, and what there may be ahead.
+    fn open(&self, pass: u32) {
+        let (inner, requests) = (self.inner(), self.requests());
+        let ahead = requests.ahead.unwrap_or(requests.in_flight);
+        loop {
+            let mut pieces = requests.pieces.lock();
+            match pieces.open(pass, ahead, &|request| inner.hangs(request)) {
+                Step::Read(pass, openings) => {
+                    self.unlock(pieces, Gone::default());
+                    Reading {
+                        blocked: self,
+                        pass,
+                        openings: Some(openings),
+                        next: None,
+                    }
+                    .read();
+                }
+                Step::Wait => requests.changed.wait(&mut pieces),
+                Step::Done => return self.unlock(pieces, Gone::default()),
+            }
+        }
+    }
+
+    /// Finds the piece of a sample, and waits for it.
+    fn find(&self, index: u64, pass: u32) -> Result<(Fetched<S>, Using<'_, S>), BoxError> {
+        let (inner, requests) = (self.inner(), self.requests());
+        let began = Instant::now();
+        let own = sample_timeout();
+        let mut using = Using {
+            blocked: self,
+            used: None,
+            alone: None,
+        };
+        loop {
+            let mut pieces = requests.pieces.lock();
+            let timeout = own.or_else(|| pieces.timeout(pass));
+            let end = timeout.and_then(|timeout| began.checked_add(timeout));
+            match pieces.find(index, pass, using.used, requests.max_bytes) {
+                Found::Here {
+                    used,
+                    fetched,
+                    again,
+                } => {
+                    using.used = Some(used);
+                    let is_tried_again = again
+                        && matches!(&fetched, Err(failure) if failure.is_temporary)
+                        && self.ask_again(pieces, used.piece);
+                    if !is_tried_again {
+                        return Ok((fetched, using));
+                    }
+                }
+                Found::Asked(used, request) => {
+                    using.used = Some(used);
+                    drop(pieces);
+                    match inner.wait_for(request, began, timeout)? {
+                        Came::Done | Came::Gone => {}
+                        Came::Nobody => return Ok((self.fetch_here(index), using)),
+                    }
+                }
+                Found::NoRoom => {
+                    let now = Instant::now();
+                    check_time(began, end, now)?;
+                    let _fetching = Fetching::begin();
+                    match end {
+                        Some(end) => _ = requests.changed.wait_until(&mut pieces, end),
+                        None => requests.changed.wait(&mut pieces),
+                    }
+                }
+                Found::Alone(used) => {
+                    using.used = used;
+                    drop(pieces);
+                    return self.find_alone(index, (began, timeout), using);
+                }
+                Found::Gone => return Err(NOT_NEEDED.into()),
+            }
+        }
+    }
+
+    /// Fetches a piece once more, which has failed. `false`: it is not there any more.
+    #[cold]
+    fn ask_again(&self, mut pieces: MutexGuard<'_, Pieces<Fetched<S>>>, piece: u64) -> bool {
+        let mut gone = Gone::default();
+        let timeout = pieces.again(piece, &mut gone);
+        if let Some(timeout) = timeout {
+            let request = self.inner().queue(piece, timeout);
+            pieces.ask(piece, request);
+        }
+        self.unlock(pieces, gone);
+        timeout.is_some()
+    }
+
+    /// Fetches one sample.
+    fn find_alone<'a>(
+        &'a self,
+        index: u64,
+        (began, timeout): (Instant, Option<Duration>),
+        mut using: Using<'a, S>,
+    ) -> Result<(Fetched<S>, Using<'a, S>), BoxError> {
+        let (inner, requests) = (self.inner(), self.requests());
+        let single = self.single(index);
+        let end = timeout.and_then(|timeout| began.checked_add(timeout));
+        let mut pieces = requests.pieces.lock();
+        let piece = loop {
+            let now = Instant::now();
+            let limits = (now, timeout);
+            if let Some(piece) = pieces.make_alone(index, single, requests.max_bytes, limits) {
+                break piece;
+            }
+            check_time(began, end, now)?;
+            let _fetching = Fetching::begin();
+            match [end, pieces.beyond_until()].into_iter().flatten().min() {
+                Some(until) => _ = requests.changed.wait_until(&mut pieces, until),
+                None => requests.changed.wait(&mut pieces),
+            }
+        };
+        using.alone = Some(piece);
+        let request = inner.queue(piece, timeout);
+        pieces.ask(piece, request);
+        drop(pieces);
+        match inner.wait_for(request, began, timeout)? {
+            Came::Done | Came::Gone => {}
+            Came::Nobody => return Ok((self.fetch_here(index), using)),
+        }
+        let fetched = requests.pieces.lock().alone(piece);
+        Ok((fetched.ok_or(NOT_NEEDED)?, using))
+    }
+
+    /// Fetches one sample on the caller's thread: there is no other.
+    #[cold]
+    fn fetch_here(&self, index: u64) -> Fetched<S> {
+        let _fetching = Fetching::begin();
+        let requests = self.requests();
+        let block = requests.blocks.block_of(index).unwrap_or(0);
+        requests.fetch_piece(block, index..index + 1)
+    }
+
+    fn decode(
+        &self,
+        fetched: Fetched<S>,
+        index: u64,
+        rng: &mut SampleRng,
+    ) -> Result<S::Sample, BoxError> {
+        match fetched {
+            Ok(block) => self.requests().source.decode(&block, index, rng),
+            Err(failure) => match failure.panicked() {
+                Some(message) => resume_unwind(Box::new(message)),
+                None => Err(NotFetched(failure).into()),
+            },
+        }
+    }
+}
+
+/// A sample that comes to nothing, because it is not waited for.
+const NOT_NEEDED: &str = "it is not needed any more: its epoch was left, or its batch has failed";
+
+fn check_time(began: Instant, end: Option<Instant>, now: Instant) -> Result<(), BoxError> {
+    match end.is_some_and(|end| end <= now) {
+        true => Err(NoAnswer {
+            elapsed: now.saturating_duration_since(began),
+        }
+        .into()),
+        false => Ok(()),
+    }
+}
+
+/// The openings of a pass, while they are asked for the next one. It is the program's code, and may panic: then there are no more.
+struct Reading<'a, S: BlockSource> {
+    blocked: &'a Blocked<S>,
+    pass: u32,
+    openings: Option<Openings>,
+    next: Option<(Opening, usize)>,
+}
+
+impl<S: BlockSource> Reading<'_, S> {
+    fn read(mut self) {
+        let requests = self.blocked.requests();
+        let Some(mut openings) = self.openings.take() else {
+            return;
+        };
+        let is_there = |samples: &Range<u64>, block: u64| {
+            let range = requests.blocks.range(block);
+            !samples.is_empty() && range.start <= samples.start && samples.end <= range.end
+        };
+        let next =
+            openings.find(|opening| opening.uses > 0 && is_there(&opening.samples, opening.block));
+        let next = next.map(|opening| {
+            let bytes = requests
+                .source
+                .block_bytes(opening.block, opening.samples.clone());
+            (opening, bytes)
+        });
+        self.openings = next.is_some().then_some(openings);
+        self.next = next;
+    }
+}
+
+impl<S: BlockSource> Drop for Reading<'_, S> {
+    fn drop(&mut self) {
+        let requests = self.blocked.requests();
+        let mut gone = Gone::default();
+        let (openings, next) = (self.openings.take(), self.next.take());
+        let mut pieces = requests.pieces.lock();
+        pieces.put_back(self.pass, openings, next, &mut gone);
+        drop(pieces);
+        requests.changed.notify_all();
+        Requests::<S>::drop_all(&mut gone);
+    }
+}
+
+/// A sample that is being got: what it takes is given back when it was decoded, or that failed.
+struct Using<'a, S: BlockSource> {
+    blocked: &'a Blocked<S>,
+    used: Option<Use>,
+    /// The piece that it is, if it is fetched alone.
+    alone: Option<u64>,
+}
+
+impl<S: BlockSource> Drop for Using<'_, S> {
+    fn drop(&mut self) {
+        if self.used.is_none() && self.alone.is_none() {
+            return;
+        }
+        let mut gone = Gone::default();
+        let mut pieces = self.blocked.requests().pieces.lock();
+        if let Some(piece) = self.alone {
+            pieces.forget(piece, &mut gone);
+        }
+        if let Some(used) = self.used {
+            pieces.used(used, &mut gone);
+        }
+        match gone.is_empty() {
+            true => drop(pieces),
+            false => self.blocked.unlock(pieces, gone),
+        }
+    }
+}
+
+impl<S: BlockSource> Dataset for Blocked<S> {
+    type Sample = S::Sample;
+
+    fn len(&self) -> u64 {
+        self.requests().blocks.samples()
+    }
+
+    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<S::Sample, BoxError> {
+        if !self.inner().is_here() {
+            return self.decode(self.fetch_here(index), index, rng);
+        }
+        let (fetched, _using) = self.find(index, rng.pass())?;
+        self.decode(fetched, index, rng)
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        self.requests().source.describe(index)
+    }
+
+    fn lookahead(&self) -> usize {
+        self.staged.lookahead()
+    }
+
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        if !self.inner().is_here() {
+            return;
+        }
+        let (requests, own) = (self.requests(), pass.short_id());
+        let mut gone = Gone::default();
+        let mut pieces = requests.pieces.lock();
+        if indices.is_empty() && !pieces.knows(own) {
+            return;
+        }
+        pieces.comes_to(pass, &mut gone);
+        self.unlock(pieces, gone);
+        self.open(own);
+        let mut pieces = requests.pieces.lock();
+        let indices = indices.iter().copied();
+        let singles = indices.filter(|index| pieces.announce(*index, own).is_err());
+        let singles: Vec<u64> = singles.collect();
+        drop(pieces);
+        if singles.is_empty() {
+            return;
+        }
+        let singles = singles.into_iter().map(|index| (index, self.single(index)));
+        let singles: Vec<(u64, (u64, usize))> = singles.collect();
+        let mut pieces = requests.pieces.lock();
+        for (index, (block, bytes)) in singles {
+            pieces.add_single(index, block, bytes, pass);
+        }
+        self.unlock(pieces, Gone::default());
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        if self.inner().is_elsewhere() {
+            return;
+        }
+        let mut gone = Gone::default();
+        let mut pieces = self.requests().pieces.lock();
+        pieces.end(pass.short_id(), &mut gone);
+        self.unlock(pieces, gone);
+    }
+
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        Some(Arc::clone(&self.requests().blocks))
+    }
+
+    fn pass_began(&self, openings: Openings, pass: Pass) {
+        if !self.inner().is_here() {
+            return;
+        }
+        self.requests().pieces.lock().begin(pass, Some(openings));
+        self.open(pass.short_id());
+    }
+
+    fn check_room(&self, openings: Openings, tracks: NonZeroU64, share: usize) -> Result<()> {
+        let requests = self.requests();
+        requests.check_room(openings, tracks, share)
+    }
+
+    fn sample_bytes(&self) -> Option<usize> {
+        self.requests().source.sample_bytes()
+    }
+
+    fn fingerprint(&self) -> u32 {
+        self.requests().source.fingerprint()
+    }
+}
+
+impl<S: BlockSource> Drop for Blocked<S> {
+    fn drop(&mut self) {
+        if self.inner().is_elsewhere() {
+            return; // one of its threads may hold the lock
+        }
+        // (A thread whose request hangs keeps what it shares with others.)
+        let mut gone = self.requests().pieces.lock().close();
+        Requests::<S>::drop_all(&mut gone);
+    }
+}
+
+impl<S: BlockSource + fmt::Debug> fmt::Debug for Blocked<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Blocked")
+            .field("source", self.source())
+            .field("max_bytes", &self.requests().max_bytes)
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
