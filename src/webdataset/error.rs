@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::error::BoxError;
+use crate::store::Object;
 
 /// Why a tar shard cannot be read, or a sample of it cannot be used. It names the shard, and the sample's key if there is one.
 ///
@@ -36,7 +37,15 @@ impl ShardError {
         }))
     }
 
-    /// The shard's key in its store.
+    /// A store's error if that names the shard itself, or one of these.
+    pub(super) fn of(shard: &str, object: &Object, cause: Cause) -> BoxError {
+        match cause {
+            Cause::Store(error) if error.to_string().contains(&object.key) => error,
+            cause => ShardError::new(shard, None, cause).into(),
+        }
+    }
+
+    /// Where the shard is: what its store's [`locate`](crate::store::Store::locate) says.
     pub fn shard(&self) -> &str {
         &self.0.shard
     }
@@ -68,8 +77,7 @@ impl fmt::Debug for ShardError {
 impl std::error::Error for ShardError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0.cause {
-            // (Its text is in this one's already. It stays in the chain, so that `retry` sees whether it is temporary.)
-            Cause::Store(error) => Some(&**error),
+            Cause::Store(error) => error.source(), // (`{}` includes the error itself)
             _ => None,
         }
     }

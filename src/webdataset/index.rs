@@ -4,9 +4,11 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 
 use super::error::{Cause, ShardError};
-use super::members::{Member, Members};
+use super::kept::{Rest, put_text};
+use super::members::{BLOCK, Member, Members};
 use super::names;
 use super::window::Window;
+use crate::error::BoxError;
 use crate::store::{Object, Store};
 
 /// What a shard holds, in 18 bytes a field and the length of its key and 8 bytes a sample.
@@ -41,17 +43,17 @@ impl Field {
 
 impl ShardIndex {
     /// Makes the index from the shard's headers.
-    pub(super) fn read(store: &dyn Store, object: &Object) -> Result<ShardIndex, ShardError> {
-        let fault = |cause| ShardError::new(&object.key, None, cause);
+    pub(super) fn read(store: &dyn Store, object: &Object) -> Result<ShardIndex, BoxError> {
+        let place = store.locate(&object.key);
+        let fault = |cause| ShardError::of(&place, object, cause);
         let mut members = Members::new(Window::new(store, object), object.bytes);
         let mut index = Grouped::default();
         while let Some(member) = members.next().map_err(fault)? {
-            index.add(&object.key, &member)?;
+            index.add(&place, &member)?;
         }
         if let (count @ 1.., Some(first)) = members.links() {
             log::warn!(
-                "{}: {count} of its members are links, the first of them {first:?}; they are skipped, as webdataset skips them",
-                object.key
+                "{place}: {count} of its members are links, the first of them {first:?}; they are skipped, as webdataset skips them"
             );
         }
         Ok(index.finish())
@@ -78,10 +80,6 @@ impl ShardIndex {
     /// What a field is called.
     pub(super) fn name(&self, field: Field) -> &str {
         &self.names[usize::from(field.name)]
-    }
-
-    pub(super) fn names(&self) -> &[String] {
-        &self.names
     }
 
     /// The same samples and fields, but those that `keep` does not want.
@@ -112,6 +110,64 @@ impl ShardIndex {
         kept
     }
 
+    /// Writes it, for [`parse`](ShardIndex::parse).
+    pub(super) fn write(&self, bytes: &mut Vec<u8>) {
+        put_text(bytes, &self.keys);
+        put_list(bytes, &self.key_ends, |number| number.to_le_bytes());
+        put_list(bytes, &self.field_ends, |number| number.to_le_bytes());
+        bytes.extend((self.names.len() as u64).to_le_bytes());
+        self.names.iter().for_each(|name| put_text(bytes, name));
+        put_list(bytes, &self.name, |number| number.to_le_bytes());
+        put_list(bytes, &self.at, |number| number.to_le_bytes());
+        put_list(bytes, &self.bytes, |number| number.to_le_bytes());
+    }
+
+    /// Reads what [`write`](ShardIndex::write) wrote of a shard of `len` bytes; `None` if it is not that.
+    pub(super) fn parse(rest: &mut Rest<'_>, len: u64) -> Option<ShardIndex> {
+        let keys = rest.text()?.to_owned();
+        let key_ends = rest.list(u32::from_le_bytes)?;
+        let field_ends = rest.list(u32::from_le_bytes)?;
+        let count = rest.number()?;
+        let names: Option<Vec<String>> =
+            (0..count).map(|_| rest.text().map(str::to_owned)).collect();
+        let index = ShardIndex {
+            keys,
+            key_ends,
+            field_ends,
+            names: names?,
+            name: rest.list(u16::from_le_bytes)?,
+            at: rest.list(u64::from_le_bytes)?,
+            bytes: rest.list(u64::from_le_bytes)?,
+        };
+        index.is_sound(len).then_some(index)
+    }
+
+    /// Whether all of it is where it says, in a shard of `len` bytes.
+    fn is_sound(&self, len: u64) -> bool {
+        let fields = self.name.len();
+        let ends = |ends: &[u32], last: usize| {
+            ends.is_sorted() && ends.last().map_or(0, |end| *end as usize) == last
+        };
+        let places = self.at.iter().zip(&self.bytes);
+        self.at.len() == fields
+            && self.bytes.len() == fields
+            && self.key_ends.len() == self.field_ends.len()
+            && ends(&self.key_ends, self.keys.len())
+            && ends(&self.field_ends, fields)
+            && self
+                .key_ends
+                .iter()
+                .all(|end| self.keys.is_char_boundary(*end as usize))
+            && self
+                .name
+                .iter()
+                .all(|name| usize::from(*name) < self.names.len())
+            && self.at.is_sorted()
+            && places
+                .into_iter()
+                .all(|(at, bytes)| is_place(*at, *bytes, len))
+    }
+
     fn shrink(&mut self) {
         self.keys.shrink_to_fit();
         self.key_ends.shrink_to_fit();
@@ -120,6 +176,16 @@ impl ShardIndex {
         self.at.shrink_to_fit();
         self.bytes.shrink_to_fit();
     }
+}
+
+/// Whether a member's contents can lie there.
+pub(super) fn is_place(at: u64, bytes: u64, len: u64) -> bool {
+    at >= BLOCK && at % BLOCK == 0 && at.checked_add(bytes).is_some_and(|end| end <= len)
+}
+
+fn put_list<const N: usize, T: Copy>(bytes: &mut Vec<u8>, list: &[T], number: fn(T) -> [u8; N]) {
+    bytes.extend((list.len() as u64).to_le_bytes());
+    list.iter().for_each(|of| bytes.extend(number(*of)));
 }
 
 fn span(ends: &[u32], of: usize) -> Range<usize> {

@@ -92,11 +92,17 @@ impl Store {
     fn counts(&self) -> Vec<u64> {
         let samples = self.samples.lock().unwrap();
         let all = 0..self.blocks.samples();
-        all.map(|index| samples.get(&index).copied().unwrap_or(0)).collect()
+        all.map(|index| samples.get(&index).copied().unwrap_or(0))
+            .collect()
     }
 
     fn requests_of(&self, block: u64) -> u64 {
-        self.requests.lock().unwrap().get(&block).copied().unwrap_or(0)
+        self.requests
+            .lock()
+            .unwrap()
+            .get(&block)
+            .copied()
+            .unwrap_or(0)
     }
 
     fn total(&self) -> u64 {
@@ -161,7 +167,12 @@ impl BlockSource for Source {
         Ok(fetched)
     }
 
-    fn decode(&self, block: &Block, index: u64, rng: &mut SampleRng) -> Result<(i64, f32), BoxError> {
+    fn decode(
+        &self,
+        block: &Block,
+        index: u64,
+        rng: &mut SampleRng,
+    ) -> Result<(i64, f32), BoxError> {
         assert!(block.samples.contains(&index));
         if self.0.bad == Some(index) {
             return Err("it is damaged".into());
@@ -183,7 +194,9 @@ fn blocked(store: Store) -> (Arc<Store>, Blocked<Source>) {
 
 /// Blocks of some sizes; a few of them are empty.
 fn sizes(blocks: u64) -> Vec<u64> {
-    (0..blocks).map(|block| [5, 9, 1, 0, 12, 7][block as usize % 6]).collect()
+    (0..blocks)
+        .map(|block| [5, 9, 1, 0, 12, 7][block as usize % 6])
+        .collect()
 }
 
 fn order(store: &Store, tracks: u64) -> BlockSampler {
@@ -217,7 +230,10 @@ fn epoch(loader: &DataLoader<(pinfeed::Tensor<i64>, pinfeed::Tensor<f32>)>, epoc
 }
 
 fn indices(batches: &Batches) -> Vec<i64> {
-    let mut all: Vec<i64> = batches.iter().flat_map(|(indices, _)| indices.clone()).collect();
+    let mut all: Vec<i64> = batches
+        .iter()
+        .flat_map(|(indices, _)| indices.clone())
+        .collect();
     all.sort_unstable();
     all
 }
@@ -235,7 +251,11 @@ fn each_block_is_read_once() {
             };
             let data = Arc::new(data.with_in_flight(4).with_max_bytes(max_bytes));
             let builder = DataLoader::builder(Arc::clone(&data)).batch_size(7).seed(3);
-            let loader = builder.num_workers(workers).sampler(order(&store, tracks)).build().unwrap();
+            let loader = builder
+                .num_workers(workers)
+                .sampler(order(&store, tracks))
+                .build()
+                .unwrap();
             let same = DataLoader::builder(plain(&store)).batch_size(7).seed(3);
             let same = same.sampler(order(&store, tracks)).build().unwrap();
             for number in 0..2 {
@@ -252,7 +272,11 @@ fn each_block_is_read_once() {
             }
             drop(loader);
             let stats = data.stats();
-            assert_eq!((stats.singles, stats.open, stats.held_bytes), (0, 0, 0), "{stats:?}");
+            assert_eq!(
+                (stats.singles, stats.open, stats.held_bytes),
+                (0, 0, 0),
+                "{stats:?}"
+            );
             assert!(stats.most_bytes <= max_bytes, "{stats:?}");
             assert!(store.most.load(Ordering::SeqCst) <= max_bytes);
             store.assert_nothing_is_left();
@@ -279,10 +303,15 @@ fn the_bound_holds() {
     for bound in [least, least + 30, 2 * least] {
         let (store, data) = blocked(Store::of(sizes(60)));
         let data = Arc::new(data.with_max_bytes(bound).with_blocks_ahead(20));
-        let builder = DataLoader::builder(Arc::clone(&data)).batch_size(5).num_workers(3);
+        let builder = DataLoader::builder(Arc::clone(&data))
+            .batch_size(5)
+            .num_workers(3);
         let loader = builder.sampler(order(&store, 4)).build().unwrap();
         for number in 0..3 {
-            assert_eq!(epoch(&loader, number).len() as u64, store.blocks.samples().div_ceil(5));
+            assert_eq!(
+                epoch(&loader, number).len() as u64,
+                store.blocks.samples().div_ceil(5)
+            );
             store.assert_each_fetched(number + 1);
         }
         let most = store.most.load(Ordering::SeqCst);
@@ -299,10 +328,17 @@ fn ranks_share_the_blocks() {
         let mut seen = Vec::new();
         for rank in 0..ranks {
             let data = Blocked::new(Source(Arc::clone(&store)));
-            let builder = DataLoader::builder(data).batch_size(64 / ranks).seed(5).num_workers(2);
+            let builder = DataLoader::builder(data)
+                .batch_size(64 / ranks)
+                .seed(5)
+                .num_workers(2);
             let builder = builder.world(World::new(rank, ranks).unwrap());
             let loader = builder.sampler(order(&store, 16)).build().unwrap();
-            seen.extend(epoch(&loader, 1).into_iter().flat_map(|(indices, _)| indices));
+            seen.extend(
+                epoch(&loader, 1)
+                    .into_iter()
+                    .flat_map(|(indices, _)| indices),
+            );
         }
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..384), "{ranks} ranks");
@@ -317,7 +353,10 @@ fn resumed_on_other_ranks() {
         let (mut seen, mut states) = (Vec::new(), Vec::new());
         for rank in 0..ranks {
             let data = Blocked::new(Source(Arc::clone(store)));
-            let builder = DataLoader::builder(data).global_batch_size(32).seed(5).num_workers(2);
+            let builder = DataLoader::builder(data)
+                .global_batch_size(32)
+                .seed(5)
+                .num_workers(2);
             let builder = builder.world(World::new(rank, ranks).unwrap());
             let loader = builder.sampler(order(store, 16)).build().unwrap();
             let mut epochs = loader.resume(0..1, state).unwrap();
@@ -346,14 +385,24 @@ fn resumed_on_other_ranks() {
         let (more, _) = run(&store, third, &state, usize::MAX);
         seen.extend(more);
         seen.sort_unstable();
-        assert!(seen.into_iter().eq(0..384), "{first}, {second}, {third} ranks");
+        assert!(
+            seen.into_iter().eq(0..384),
+            "{first}, {second}, {third} ranks"
+        );
         // What comes behind the batches that were taken: each once, and with it what else is in the open blocks.
-        assert!(store.counts().iter().all(|count| *count <= 1), "{:?}", store.counts());
+        assert!(
+            store.counts().iter().all(|count| *count <= 1),
+            "{:?}",
+            store.counts()
+        );
     }
 }
 
 /// Which samples of a run failed, and with what.
-fn failures(loader: &DataLoader<(pinfeed::Tensor<i64>, pinfeed::Tensor<f32>)>, number: u64) -> (Vec<i64>, Vec<Error>) {
+fn failures(
+    loader: &DataLoader<(pinfeed::Tensor<i64>, pinfeed::Tensor<f32>)>,
+    number: u64,
+) -> (Vec<i64>, Vec<Error>) {
     let (mut seen, mut errors) = (Vec::new(), Vec::new());
     for batch in loader.epoch(number) {
         match batch {
@@ -380,7 +429,10 @@ fn a_block_that_fails() {
         let loader = builder.sampler(order(&store, 4)).build().unwrap();
         for number in 0..2 {
             let (seen, errors) = failures(&loader, number);
-            assert!(seen.into_iter().eq((0..180).filter(|index| !(42..48).contains(index))));
+            assert!(
+                seen.into_iter()
+                    .eq((0..180).filter(|index| !(42..48).contains(index)))
+            );
             assert_eq!(errors.len(), 6);
             for error in errors {
                 let Error::Sample(sample, _) = &error else {
@@ -389,11 +441,16 @@ fn a_block_that_fails() {
                 let index = sample.index;
                 let text = error.to_string();
                 assert!(
-                    text.starts_with(&format!("sample {index} (shard-7.tar, key {index}), row 0 of batch")),
+                    text.starts_with(&format!(
+                        "sample {index} (shard-7.tar, key {index}), row 0 of batch"
+                    )),
                     "{text}"
                 );
                 // (Its track may have cut it in two.)
-                assert!(text.contains("block 7 (samples 4") || text.contains("of block 7 was not"), "{text}");
+                assert!(
+                    text.contains("block 7 (samples 4") || text.contains("of block 7 was not"),
+                    "{text}"
+                );
                 assert!(text.ends_with("was not fetched: 404 Not Found"), "{text}");
             }
             assert!(store.requests_of(7) <= 2 * (number + 1));
@@ -413,7 +470,9 @@ fn what_a_failed_batch_leaves() {
             };
             let (store, data) = blocked(store);
             let data = Arc::new(data.with_max_bytes(tight(&store, 4)));
-            let builder = DataLoader::builder(Arc::clone(&data)).batch_size(8).num_workers(workers);
+            let builder = DataLoader::builder(Arc::clone(&data))
+                .batch_size(8)
+                .num_workers(workers);
             let builder = builder.in_order(in_order).sampler(order(&store, 4));
             let loader = builder.build().unwrap();
             for number in 0..3 {
@@ -434,12 +493,22 @@ fn a_block_is_tried_again() {
     };
     let (store, data) = blocked(store);
     let builder = DataLoader::builder(data).batch_size(9).num_workers(2);
-    let builder = builder.retry(2, Duration::from_millis(1)).sampler(order(&store, 4));
+    let builder = builder
+        .retry(2, Duration::from_millis(1))
+        .sampler(order(&store, 4));
     let loader = builder.build().unwrap();
     assert!(indices(&epoch(&loader, 0)).into_iter().eq(0..180));
     // (A track may have cut one of them in two; the last sample of a block may be read alone.)
-    assert!((2..=4).contains(&store.requests_of(3)), "{}", store.requests_of(3));
-    assert!((2..=4).contains(&store.requests_of(20)), "{}", store.requests_of(20));
+    assert!(
+        (2..=4).contains(&store.requests_of(3)),
+        "{}",
+        store.requests_of(3)
+    );
+    assert!(
+        (2..=4).contains(&store.requests_of(20)),
+        "{}",
+        store.requests_of(20)
+    );
     assert_eq!(store.requests_of(4).min(2), store.requests_of(4));
 }
 
@@ -451,7 +520,9 @@ fn a_block_that_panics() {
         _ => Ok(()),
     };
     let (store, data) = blocked(store);
-    let loader = DataLoader::builder(data).num_workers(2).sampler(order(&store, 4));
+    let loader = DataLoader::builder(data)
+        .num_workers(2)
+        .sampler(order(&store, 4));
     let loader = loader.build().unwrap();
     for number in 0..2 {
         let (seen, errors) = failures(&loader, number);
@@ -461,7 +532,10 @@ fn a_block_that_panics() {
                 panic!("{error}");
             };
             assert_eq!(store.blocks.block_of(sample.index), Some(7));
-            assert!(message.contains("block 7") && message.contains("the index is damaged"), "{message}");
+            assert!(
+                message.contains("block 7") && message.contains("the index is damaged"),
+                "{message}"
+            );
         }
     }
 }
@@ -474,7 +548,9 @@ fn a_block_that_hangs() {
     let (store, data) = blocked(store);
     let max_bytes = tight(&store, 4);
     let data = Arc::new(data.with_in_flight(1).with_max_bytes(max_bytes));
-    let builder = DataLoader::builder(Arc::clone(&data)).num_workers(2).timeout(TIMEOUT);
+    let builder = DataLoader::builder(Arc::clone(&data))
+        .num_workers(2)
+        .timeout(TIMEOUT);
     let loader = builder.sampler(order(&store, 4)).build().unwrap();
     let (seen, errors) = failures(&loader, 0);
     // (On a busy machine, another may be late.)
@@ -499,10 +575,15 @@ fn an_epoch_that_is_left() {
     for workers in [0, 3] {
         let (store, data) = blocked(Store::of(sizes(60)));
         let data = Arc::new(data.with_max_bytes(tight(&store, 4)));
-        let builder = DataLoader::builder(Arc::clone(&data)).batch_size(5).num_workers(workers);
+        let builder = DataLoader::builder(Arc::clone(&data))
+            .batch_size(5)
+            .num_workers(workers);
         let loader = builder.sampler(order(&store, 4)).build().unwrap();
         for taken in [0, 1, 4, 20] {
-            loader.epoch(0).take(taken).for_each(|batch| _ = batch.unwrap());
+            loader
+                .epoch(0)
+                .take(taken)
+                .for_each(|batch| _ = batch.unwrap());
             for epoch in loader.epochs(1..3) {
                 epoch.take(taken).for_each(|batch| _ = batch.unwrap());
             }
@@ -524,7 +605,11 @@ fn two_loaders_share_blocks() {
     let data = Arc::new(data);
     let loader = || {
         let builder = DataLoader::builder(Arc::clone(&data)).batch_size(8).seed(1);
-        builder.num_workers(1).sampler(order(&store, 4)).build().unwrap()
+        builder
+            .num_workers(1)
+            .sampler(order(&store, 4))
+            .build()
+            .unwrap()
     };
     let (first, second) = (loader(), loader());
     for (one, other) in first.epoch(0).zip(second.epoch(0)) {
@@ -543,7 +628,11 @@ fn no_room_is_left() {
     let data = Arc::new(data.with_max_bytes(max_bytes));
     let loader = |workers| {
         let builder = DataLoader::builder(Arc::clone(&data)).batch_size(8).seed(1);
-        builder.num_workers(workers).sampler(order(&store, 4)).build().unwrap()
+        builder
+            .num_workers(workers)
+            .sampler(order(&store, 4))
+            .build()
+            .unwrap()
     };
     let (first, second) = (loader(1), loader(2));
     let mut stands = first.epoch(0);
@@ -564,7 +653,9 @@ fn other_orders() {
     let (store, data) = blocked(Store::of(sizes(12)));
     let len = store.blocks.samples();
     let data = Arc::new(data.with_max_bytes(3 * BYTES));
-    let builder = DataLoader::builder(Arc::clone(&data)).batch_size(4).num_workers(3);
+    let builder = DataLoader::builder(Arc::clone(&data))
+        .batch_size(4)
+        .num_workers(3);
     let loader = builder.sampler(RandomSampler::new(len)).build().unwrap();
     assert!(indices(&epoch(&loader, 0)).into_iter().eq(0..len as i64));
     store.assert_each_fetched(1);
@@ -575,7 +666,10 @@ fn other_orders() {
     // A part of the data set has no blocks.
     let part = Subset::new(Arc::clone(&data), (0..len).step_by(2)).unwrap();
     assert!(part.blocks().is_none());
-    let loader = DataLoader::builder(part).batch_size(4).shuffle(true).num_workers(2);
+    let loader = DataLoader::builder(part)
+        .batch_size(4)
+        .shuffle(true)
+        .num_workers(2);
     let seen = indices(&epoch(&loader.build().unwrap(), 0));
     assert!(seen.into_iter().eq((0..len as i64).step_by(2)));
     assert_eq!(data.stats().held_bytes, 0);
@@ -597,7 +691,11 @@ fn bad_samples() {
         let seen = indices(&epoch(&loader, 0));
         let mut seen_once: Vec<i64> = seen.clone();
         seen_once.dedup();
-        assert!(seen_once.into_iter().eq((0..180).filter(|index| *index != 100)));
+        assert!(
+            seen_once
+                .into_iter()
+                .eq((0..180).filter(|index| *index != 100))
+        );
         // Another sample takes its place, which may be read alone.
         let extra: u64 = store.counts().iter().sum::<u64>() - 180;
         assert!(extra <= 1, "{extra}");
@@ -608,14 +706,19 @@ fn bad_samples() {
 #[test]
 fn blocks_within_other_data_sets() {
     let (store, data) = blocked(Store::of(vec![6; 30]));
-    let cached = Arc::new(data.map(|(index, _), _| Ok((index, 0.0f32))).cached(1 << 20));
+    let cached = Arc::new(
+        data.map(|(index, _), _| Ok((index, 0.0f32)))
+            .cached(1 << 20),
+    );
     let mapped = Arc::clone(&cached).map(|(index, _), rng| Ok((index, rng.f32())));
     let both = mapped.zip(vec![1i64; 180]).unwrap();
     assert_eq!(both.blocks().unwrap().len(), 30);
     let builder = DataLoader::builder(both).batch_size(9).num_workers(2);
     let loader = builder.sampler(order(&store, 4)).build().unwrap();
     for number in 0..3 {
-        let batches = loader.epoch(number).map(|batch| batch.unwrap().0.0.to_vec());
+        let batches = loader
+            .epoch(number)
+            .map(|batch| batch.unwrap().0.0.to_vec());
         let mut seen: Vec<i64> = batches.flatten().collect();
         seen.sort_unstable();
         assert!(seen.into_iter().eq(0..180));
@@ -691,16 +794,20 @@ fn openings_that_panic() {
             if !IS_BUILT.swap(true, Ordering::SeqCst) {
                 return Some(openings);
             }
-            Some(Openings::new(openings.enumerate().map(|(number, opening)| match number {
-                9 => watch::provoked("the tenth"),
-                _ => opening,
-            })))
+            Some(Openings::new(openings.enumerate().map(
+                |(number, opening)| match number {
+                    9 => watch::provoked("the tenth"),
+                    _ => opening,
+                },
+            )))
         }
     }
 
     let (store, data) = blocked(Store::of(vec![6; 30]));
     let data = Arc::new(data.with_max_bytes(tight(&store, 4)));
-    let builder = DataLoader::builder(Arc::clone(&data)).batch_size(9).num_workers(2);
+    let builder = DataLoader::builder(Arc::clone(&data))
+        .batch_size(9)
+        .num_workers(2);
     let loader = builder.sampler(Panics(order(&store, 4))).build().unwrap();
     let (seen, errors) = failures(&loader, 0);
     assert_eq!((seen.len(), errors.len()), (180 - 9, 1), "{errors:?}");
