@@ -16,3 +16,5 @@ mod staged_async;
 mod staged_hanging;
 mod streams;
 mod tables;
+#[cfg(feature = "webdataset")]
+mod webdataset;
