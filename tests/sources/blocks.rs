@@ -59,6 +59,8 @@ struct Store {
     gate: Gate,
     /// This sample cannot be decoded.
     bad: Option<u64>,
+    /// Samples do not draw random numbers.
+    is_plain: bool,
 }
 
 struct Block {
@@ -85,6 +87,7 @@ impl Store {
             hang: HashSet::new(),
             gate: Gate::default(),
             bad: None,
+            is_plain: false,
         }
     }
 
@@ -103,10 +106,6 @@ impl Store {
             .get(&block)
             .copied()
             .unwrap_or(0)
-    }
-
-    fn total(&self) -> u64 {
-        self.requests.lock().unwrap().values().sum()
     }
 
     #[track_caller]
@@ -177,7 +176,8 @@ impl BlockSource for Source {
         if self.0.bad == Some(index) {
             return Err("it is damaged".into());
         }
-        Ok((index as i64, rng.f32()))
+        let drawn = if self.0.is_plain { 0.0 } else { rng.f32() };
+        Ok((index as i64, drawn))
     }
 
     fn describe(&self, index: u64) -> Option<String> {
@@ -200,8 +200,8 @@ fn sizes(blocks: u64) -> Vec<u64> {
 }
 
 fn order(store: &Store, tracks: u64) -> BlockSampler {
-    let tracks = NonZeroU64::new(tracks).unwrap();
-    BlockSampler::new(Arc::clone(&store.blocks)).with_tracks(tracks)
+    let order = BlockSampler::new(Arc::clone(&store.blocks));
+    order.with_tracks(tracks).unwrap()
 }
 
 /// The bytes of the largest blocks, as many as there are tracks, and one more.
@@ -696,16 +696,18 @@ fn bad_samples() {
                 .into_iter()
                 .eq((0..180).filter(|index| *index != 100))
         );
-        // Another sample takes its place, which may be read alone.
+        // What takes its place may be read alone; and a batch that is made again needs samples whose blocks are done with.
         let extra: u64 = store.counts().iter().sum::<u64>() - 180;
-        assert!(extra <= 1, "{extra}");
+        assert!(extra < 9, "{on_error:?}: {:?}", store.counts());
     }
 }
 
 /// What wraps a data set of blocks passes on that it is one; a cache that has everything reads nothing.
 #[test]
 fn blocks_within_other_data_sets() {
-    let (store, data) = blocked(Store::of(vec![6; 30]));
+    let mut store = Store::of(vec![6; 30]);
+    store.is_plain = true;
+    let (store, data) = blocked(store);
     let cached = Arc::new(
         data.map(|(index, _), _| Ok((index, 0.0f32)))
             .cached(1 << 20),

@@ -465,8 +465,14 @@ impl<F: Clone> Pieces<F> {
                 return Found::NoRoom;
             }
         }
-        let mark = self.mark(number, index, pass);
-        let mark = mark.map_or(Mark::Unknown, |mark| std::mem::replace(mark, Mark::Taken));
+        // (One that was not announced takes another's place here, and comes in its own place later.)
+        let mut mark = Mark::Unknown;
+        if let Some(of_sample) = self.mark(number, index, pass) {
+            mark = *of_sample;
+            if mark == Mark::Announced {
+                *of_sample = Mark::Taken;
+            }
+        }
         let again = mark == Mark::Taken && used.is_none();
         let counts = mark == Mark::Announced || used.is_some_and(|used| used.counts);
         let own = Use {

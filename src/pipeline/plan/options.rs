@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::epoch_plan::{Destination, Machine};
 use super::lister::{Batching, EvenBatching, FirstEpoch};
-use super::partition::{EpochOrder, Even, LastBatch, Listed, Lists, Partition, Sharding, Start};
+use super::partition::{EpochOrder, Even, LastBatch, Listed, Lists, Partition, Start};
 use super::shard::DeviceShard;
 use crate::device::{Device, Ring};
 use crate::sampler::Openings;
@@ -120,12 +120,9 @@ impl Options {
         let Batching::Even(batching) = &self.batching else {
             return None;
         };
-        let (lane, lanes) = self.shard(share);
+        let even = self.even(batching, share).from(start.position);
         // (Ranks that do not take turns need all blocks.)
-        let (lane, lanes) = match batching.sharding {
-            Sharding::Slices | Sharding::Strided { .. } if lanes > 1 => (0, 1),
-            _ => (lane, lanes),
-        };
+        let (lane, lanes) = even.lane().unwrap_or((0, 1));
         let (sampler, epoch) = (&batching.sampler, start.epoch);
         sampler.openings(epoch, start.position, lane, lanes)
     }
