@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::UNIX_EPOCH;
 
+use super::error::{StoreError, StoreErrorKind};
 use super::{Object, Store};
 use crate::error::{BoxError, Error};
 
@@ -33,7 +34,7 @@ use crate::error::{BoxError, Error};
 ///
 /// std::fs::write(&path, [1])?;
 /// let error = files.read(&object, 0..1).unwrap_err();
-/// assert!(error.to_string().contains("a.bin had 3 bytes and has 1"), "{error}");
+/// assert!(error.to_string().contains("a.bin: it had 3 bytes and has 1"), "{error}");
 /// # Ok::<(), pinfeed::BoxError>(())
 /// ```
 #[derive(Clone)]
@@ -201,26 +202,24 @@ fn version(metadata: &Metadata) -> io::Result<String> {
 
 /// Whether the file is the one that was listed.
 fn compare(object: &Object, path: &Path, metadata: &Metadata) -> Result<(), BoxError> {
-    let what = path.display();
+    let changed = |what: String| -> BoxError {
+        let what = format!(
+            "{what}: the file was changed after it was listed, and what was read of it before does not belong to what would be read now"
+        );
+        StoreError::new(path.display().to_string(), StoreErrorKind::Changed, what).into()
+    };
     if metadata.len() != object.bytes {
-        return Err(format!(
-            "{what} had {} bytes and has {}: it was changed after it was listed, and what was read of it before does not belong to what \
-             would be read now",
-            object.bytes,
-            metadata.len()
-        )
-        .into());
+        let (had, has) = (object.bytes, metadata.len());
+        return Err(changed(format!("it had {had} bytes and has {has}")));
     }
     let Some(listed) = &object.version else {
         return Ok(());
     };
     let now = version(metadata).map_err(|source| of_file(path, source))?;
     if now != *listed {
-        return Err(format!(
-            "{what} was changed after it was listed (size and time were {listed}, and are {now}): what was read of it before does not \
-             belong to what would be read now"
-        )
-        .into());
+        return Err(changed(format!(
+            "size and time were {listed}, and are {now}"
+        )));
     }
     Ok(())
 }

@@ -2,15 +2,29 @@
 //!
 //! A data set that reads shards, arrays or pictures takes a [`Store`] instead of paths. [`open`] makes one from a URL or a path.
 //!
-//! | URL | what it names | what it takes |
+//! | URL | what it names | credentials |
 //! | --- | --- | --- |
-//! | `/data/train`, `data/train`, `C:\data` | a folder ([`LocalFiles`]) | nothing |
-//! | `file:///data/train` | the same, with `%20` for a space | nothing |
+//! | `/data/train`, `data/train`, `C:\data` | a folder: [`LocalFiles`] | |
+//! | `file:///data/train` | the same, with `%20` for a space | |
+//! | `s3://bucket/train` | a bucket of S3, or a folder in it | `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, or those of the instance, task or pod; `AWS_ENDPOINT_URL` for another server (with `http://`: `AWS_ALLOW_HTTP=true`); `AWS_SKIP_SIGNATURE=true` for public buckets. Profiles of `~/.aws` are not read |
+//! | `gs://bucket/train` | of Google Cloud Storage | `GOOGLE_APPLICATION_CREDENTIALS`, those of `gcloud auth application-default login`, or of the machine |
+//! | `az://container/train` | of Azure | `AZURE_STORAGE_ACCOUNT_NAME`, and `AZURE_STORAGE_ACCOUNT_KEY`, `AZURE_STORAGE_SAS_TOKEN` or those of an identity |
+//! | `https://host/train`, `http://` | a folder of a web server. It lists with WebDAV only; any other takes [`Store::object`] by key | none |
+//!
+//! All but folders take the feature `object-store`, and are a `RemoteStore`, which says how requests are limited and made again. Credentials
+//! are found as the crate [object_store](https://docs.rs/object_store) finds them, and are in no error, log or `Debug`.
 
+mod coalesce;
+mod error;
 mod local;
+#[cfg(feature = "object-store")]
+mod remote;
 mod url;
 
+pub use error::{StoreError, StoreErrorKind};
 pub use local::LocalFiles;
+#[cfg(feature = "object-store")]
+pub use remote::{RemoteStats, RemoteStore};
 
 use std::fmt;
 use std::ops::Range;
@@ -112,6 +126,37 @@ pub trait Store: Send + Sync + 'static {
     /// [`Temporary`](crate::error::Temporary), or one of the system's errors that come and go.
     fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError>;
 
+    /// Reads several ranges of an object, in any order: what lies near each other comes by one request. Ranges with less than 1 MiB between
+    /// them are read together, in requests of 16 MiB at most (a longer range is one request), one after the other. Beside what it returns, it
+    /// holds one of them.
+    ///
+    /// # Errors
+    ///
+    /// Those of [`read`](Store::read).
+    fn read_many(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>, BoxError> {
+        for range in ranges {
+            length_of(object, range, || self.locate(&object.key))?; // before any is read
+        }
+        let mut parts = vec![Vec::new(); ranges.len()];
+        for run in coalesce::runs(ranges) {
+            let bytes = self.read(object, run.range.clone())?;
+            match run.members[..] {
+                [only] => parts[only] = bytes,
+                _ => {
+                    for at in run.members {
+                        let (from, to) = (ranges[at].start, ranges[at].end);
+                        let part =
+                            (from - run.range.start) as usize..(to - run.range.start) as usize;
+                        let short =
+                            || format!("{} has given too few bytes", self.locate(&object.key));
+                        parts[at] = bytes.get(part).ok_or_else(short)?.to_vec();
+                    }
+                }
+            }
+        }
+        Ok(parts)
+    }
+
     /// Says where an object is, for messages: `s3://bucket/train/a.tar`. By default, its key.
     fn locate(&self, key: &str) -> String {
         key.to_owned()
@@ -131,6 +176,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
         (**self).read(object, range)
     }
 
+    fn read_many(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>, BoxError> {
+        (**self).read_many(object, ranges)
+    }
+
     fn locate(&self, key: &str) -> String {
         (**self).locate(key)
     }
@@ -146,7 +195,8 @@ impl fmt::Debug for dyn Store {
 ///
 /// # Errors
 ///
-/// If there is no such folder, the URL is of an unknown kind, or this program was built without the feature that it needs.
+/// If there is no such folder, the URL is of an unknown kind, or this program was built without the feature that it needs. No server is asked
+/// yet.
 ///
 /// # Examples
 ///
@@ -167,6 +217,9 @@ impl fmt::Debug for dyn Store {
 pub fn open(url: &str) -> Result<Arc<dyn Store>, BoxError> {
     match Place::of(url)? {
         Place::Folder(path) => Ok(Arc::new(LocalFiles::open(path)?)),
+        #[cfg(feature = "object-store")]
+        Place::Remote { scheme, rest } => Ok(Arc::new(RemoteStore::of_place(scheme, &rest)?)),
+        #[cfg(not(feature = "object-store"))]
         Place::Remote { scheme, .. } => Err(format!(
             "{scheme}:// needs the feature `object-store` of pinfeed, which this program was built without"
         )
@@ -181,14 +234,9 @@ fn length_of(
     place: impl Fn() -> String,
 ) -> Result<usize, BoxError> {
     if range.start > range.end || range.end > object.bytes {
-        return Err(format!(
-            "{} has {} bytes, and no bytes {}..{}",
-            place(),
-            object.bytes,
-            range.start,
-            range.end
-        )
-        .into());
+        let (bytes, from, to) = (object.bytes, range.start, range.end);
+        let what = format!("it has {bytes} bytes, and none at {from}..{to}");
+        return Err(StoreError::new(place(), StoreErrorKind::Other, what).into());
     }
     Ok(usize::try_from(range.end - range.start)?)
 }

@@ -128,7 +128,11 @@ fn key(sample: WebSample<'_>, _: &mut SampleRng) -> Result<String, BoxError> {
 }
 
 fn get<D: Dataset>(data: &D, index: u64) -> Result<D::Sample, BoxError> {
-    let mut rng = RngKey::new(1, 0).sample(index);
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 1,
+        epoch: 0,
+        position: index,
+    });
     data.get(index, &mut rng)
 }
 
@@ -823,7 +827,10 @@ fn a_shard_that_is_replaced_is_noticed() {
     std::fs::write(&path, tar([("0.txt", &b"another"[..])])).unwrap();
     let error = get(&data, 1).unwrap_err().to_string();
     assert!(error.contains("a.tar"), "{error}");
-    let loader = DataLoader::builder(open()).build().unwrap();
+    let data = open();
+    let loader = DataLoader::builder(data.into_dataset().map(|(key, _), _| Ok(key)))
+        .build()
+        .unwrap();
     std::fs::remove_file(&path).unwrap();
     let error = loader.epoch(0).next().unwrap().unwrap_err().to_string();
     assert!(error.contains("a.tar: 0"), "{error}");

@@ -1,0 +1,649 @@
+//! Objects of a bucket, or of a web server.
+
+mod client;
+mod engine;
+mod failure;
+mod pace;
+
+use std::fmt;
+use std::future::Future;
+use std::ops::Range;
+use std::time::Duration;
+
+use futures_util::StreamExt;
+use object_store::list::PaginatedListOptions;
+use object_store::path::Path;
+use object_store::{GetOptions, GetRange, ObjectMeta};
+use tokio::time::{sleep, timeout};
+
+use self::client::{ANSWER, Answer, Client, Protocol};
+use self::engine::Engine;
+use self::failure::{Failure, Miss, Request, changed, plain, seconds};
+use self::pace::{Pace, back_off};
+use super::error::{StoreError, StoreErrorKind};
+use super::{Object, Store, length_of};
+use crate::error::BoxError;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Mutex, Ordering, log};
+
+/// Objects of S3, Google Cloud Storage, Azure or a web server, as a [`Store`] (feature `object-store`).
+///
+/// It is the crate [object_store](https://docs.rs/object_store) with calls that block, on two threads of its own, which are there from the
+/// first request on. The [module](super) lists the URLs, and where credentials come from.
+///
+/// # What a request may take
+///
+/// | limit | default | what it bounds |
+/// | --- | --- | --- |
+/// | [`with_attempts`](RemoteStore::with_attempts) | 10 | how often a request is made |
+/// | [`with_silence`](RemoteStore::with_silence) | 30 s | how long the server may send nothing; then the request is made again |
+/// | [`with_timeout`](RemoteStore::with_timeout) | 5 min | a call of [`read`](Store::read) or [`object`](Store::object), or a page of [`list`](Store::list), with all attempts |
+///
+/// A request is made again if the connection or its name fails, the server sends too little or nothing, or says that it may answer
+/// later (408, 425, 429, 500, 502, 503, 504). It waits 100 ms, and twice as long with each attempt, up to 20 s; with `Retry-After`, not
+/// less than that says. All callers together make 100 such requests at once, then ten a second and one for each that succeeds: so a server
+/// that is down is not asked more often by more callers, who wait for their turn up to their timeout. Until a server has answered for the
+/// first time, whatever it said, there are four attempts: the URL may be wrong.
+///
+/// When the limits are reached, the error is [`Temporary`](crate::error::Temporary), so
+/// [`Builder::retry`](crate::loader::Builder::retry) makes the whole call again, if it is set.
+///
+/// The loader's own [`timeout`](crate::loader::Builder::timeout) should be longer than the store's, whose error says more.
+///
+/// # Changes
+///
+/// A read asks for the version that was listed (`If-Match`, with its ETag), and compares what the server says of the object that it
+/// sends: the ETag, or without one the time of the last change (whole seconds), and the size. What is another object is an error of the kind
+/// [`Changed`](StoreErrorKind::Changed), and no bytes of it are returned.
+///
+/// # Keys
+///
+/// A key with empty names (`a//b`), `.` or `..` in it cannot be read, and a listing that has one is an error. The empty objects by which
+/// some programs show a folder (`train/`) are left out.
+///
+/// # Forks, and dropping
+///
+/// A forked child makes connections and threads of its own. Dropping a store waits for nothing.
+///
+/// # Examples
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use pinfeed::store::{RemoteStore, Store};
+///
+/// let store = RemoteStore::open("s3://bucket/train")?.with_timeout(Duration::from_secs(60));
+/// let shards = store.list("")?; // once
+/// let head = store.read(&shards[0], 0..512)?;
+/// println!("{}: {:?}", store.locate(&shards[0].key), head);
+/// # Ok::<(), pinfeed::BoxError>(())
+/// ```
+pub struct RemoteStore {
+    /// As it is shown, without a slash at its end.
+    url: String,
+    /// What is before each key, without a slash at its end.
+    prefix: String,
+    /// What the client is made of.
+    endpoint: String,
+    shared: Arc<Shared>,
+    engine: Engine,
+}
+
+/// What requests need.
+#[derive(Debug)]
+struct Shared {
+    protocol: Protocol,
+    limits: Limits,
+    opened: Instant,
+    /// A server has answered once.
+    was_answered: AtomicBool,
+    requests: AtomicU64,
+    retried: AtomicU64,
+    bytes: AtomicU64,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Limits {
+    attempts: u32,
+    silence: Duration,
+    timeout: Duration,
+}
+
+/// How many attempts there are as long as no server has answered.
+const FIRST_ATTEMPTS: u32 = 4;
+
+/// What a [`RemoteStore`] has asked for: [`RemoteStore::stats`].
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::store::RemoteStore;
+///
+/// let store = RemoteStore::open("https://example.org/data")?;
+/// assert_eq!(store.stats().requests, 0);
+/// # Ok::<(), pinfeed::BoxError>(())
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[non_exhaustive]
+pub struct RemoteStats {
+    /// How many requests were made, those that were made again among them. A page of a listing is one.
+    pub requests: u64,
+    /// How many of those were made because the one before had failed.
+    pub retried: u64,
+    /// How many bytes of objects were read and returned.
+    pub bytes: u64,
+}
+
+impl RemoteStore {
+    /// Opens a bucket or a folder in it, or a folder of a web server. Nothing is asked of a server yet.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is of no such kind, or the environment has a setting that is wrong.
+    pub fn open(url: &str) -> Result<RemoteStore, BoxError> {
+        match super::url::Place::of(url)? {
+            super::url::Place::Remote { scheme, rest } => RemoteStore::of_place(scheme, &rest),
+            super::url::Place::Folder(path) => Err(format!(
+                "{} is a folder of this machine: LocalFiles opens it",
+                path.display()
+            )
+            .into()),
+        }
+    }
+
+    pub(super) fn of_place(scheme: &'static str, rest: &str) -> Result<RemoteStore, BoxError> {
+        let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
+        if host.contains('@') {
+            // (It is not repeated: what is before the @ may be a password.)
+            return Err(format!(
+                "{scheme}://…@…: a URL has no place for a name and a password: credentials come from the environment"
+            )
+            .into());
+        }
+        let path = path.trim_matches('/');
+        let protocol = match scheme {
+            "s3" => Protocol::S3,
+            "gs" => Protocol::Google,
+            "az" => Protocol::Azure,
+            _ => Protocol::Http,
+        };
+        let mut url = format!("{scheme}://{host}");
+        let mut endpoint = url.clone();
+        if !path.is_empty() {
+            url = format!("{url}/{path}");
+        }
+        let mut prefix = path.to_owned();
+        if protocol == Protocol::Http {
+            if let Some((shown, _)) = url.split_once(['?', '#']) {
+                // (Nor is this: a signature is a password.)
+                return Err(format!("{shown}?…: the URL of a folder has no question, and no `#`: keys are put behind it").into());
+            }
+            endpoint = url.clone();
+            prefix.clear();
+        } else {
+            Path::parse(path).map_err(|error| format!("{url}: {error}"))?;
+        }
+        let store = RemoteStore {
+            url,
+            prefix,
+            endpoint,
+            shared: Arc::new(Shared {
+                protocol,
+                limits: Limits {
+                    attempts: 10,
+                    silence: Duration::from_secs(30),
+                    timeout: Duration::from_secs(300),
+                },
+                opened: Instant::now(),
+                was_answered: AtomicBool::new(false),
+                requests: AtomicU64::new(0),
+                retried: AtomicU64::new(0),
+                bytes: AtomicU64::new(0),
+            }),
+            engine: Engine::new(),
+        };
+        store.client()?;
+        Ok(store)
+    }
+
+    /// Sets how often a request is made, 1 at least: 10 by default.
+    ///
+    /// # Panics
+    ///
+    /// If `attempts` is 0.
+    pub fn with_attempts(self, attempts: u32) -> RemoteStore {
+        assert!(attempts > 0, "a request is made once at least");
+        self.with_limits(|limits| limits.attempts = attempts)
+    }
+
+    /// Sets how long the server may send nothing before a request is made again: 30 s by default. It is longer than the server takes for
+    /// the first byte.
+    pub fn with_silence(self, silence: Duration) -> RemoteStore {
+        self.with_limits(|limits| limits.silence = silence)
+    }
+
+    /// Sets how long a call may take with all its attempts: 5 minutes by default. (For a listing, each page of 1,000 keys.)
+    pub fn with_timeout(self, timeout: Duration) -> RemoteStore {
+        self.with_limits(|limits| limits.timeout = timeout)
+    }
+
+    fn with_limits(self, set: impl FnOnce(&mut Limits)) -> RemoteStore {
+        let shared = &*self.shared;
+        let mut limits = shared.limits;
+        set(&mut limits);
+        let same = |counter: &AtomicU64| AtomicU64::new(counter.load(Ordering::Relaxed));
+        let shared = Arc::new(Shared {
+            protocol: shared.protocol,
+            limits,
+            opened: shared.opened,
+            was_answered: AtomicBool::new(shared.was_answered.load(Ordering::Relaxed)),
+            requests: same(&shared.requests),
+            retried: same(&shared.retried),
+            bytes: same(&shared.bytes),
+        });
+        RemoteStore { shared, ..self }
+    }
+
+    /// Returns what was asked for so far.
+    pub fn stats(&self) -> RemoteStats {
+        let count = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        RemoteStats {
+            requests: count(&self.shared.requests),
+            retried: count(&self.shared.retried),
+            bytes: count(&self.shared.bytes),
+        }
+    }
+
+    fn client(&self) -> Result<Client, BoxError> {
+        self.engine.client(|| {
+            Client::new(self.shared.protocol, &self.endpoint).map_err(|error| {
+                let what = plain(&error.to_string());
+                StoreError::new(&*self.url, StoreErrorKind::Other, what).into()
+            })
+        })
+    }
+
+    /// The path of a key in the bucket.
+    fn path(&self, key: &str) -> Result<Path, BoxError> {
+        let refused = |why: &str| {
+            let what = format!("{key:?} is no key of an object: {why}");
+            StoreError::new(&*self.url, StoreErrorKind::Other, what)
+        };
+        if key.is_empty() || key.starts_with('/') || key.ends_with('/') {
+            return Err(refused("it is empty, or begins or ends with a slash").into());
+        }
+        let whole = match &*self.prefix {
+            "" => key.to_owned(),
+            prefix => format!("{prefix}/{key}"),
+        };
+        Ok(Path::parse(whole).map_err(|error| refused(&error.to_string()))?)
+    }
+
+    /// Makes a request until it succeeds, or the limits are reached.
+    fn call<T, A, F>(&self, place: String, request: Request, attempt: A) -> Result<T, BoxError>
+    where
+        T: Send + 'static,
+        A: Fn(Client, Limits) -> F + Send + Sync + 'static,
+        F: Future<Output = Result<T, Miss>> + Send,
+    {
+        let client = self.client()?;
+        let (shared, pace) = (Arc::clone(&self.shared), self.engine.pace());
+        let called = self.engine.run(async move {
+            let once = || attempt(client.clone(), shared.limits);
+            shared.tried(&pace, &place, request, once).await
+        });
+        match called {
+            Ok(outcome) => outcome,
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Shared {
+    async fn tried<T, F>(
+        &self,
+        pace: &Mutex<Pace>,
+        place: &str,
+        request: Request,
+        once: impl Fn() -> F,
+    ) -> Result<T, BoxError>
+    where
+        F: Future<Output = Result<T, Miss>>,
+    {
+        let began = Instant::now();
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            self.requests.fetch_add(1, Ordering::Relaxed);
+            self.retried
+                .fetch_add(u64::from(attempts > 1), Ordering::Relaxed);
+            let answer = Arc::new(Mutex::new(Answer::default()));
+            let left = self.limits.timeout.saturating_sub(began.elapsed());
+            let attempt = ANSWER.scope(Arc::clone(&answer), once());
+            let outcome = timeout(left, attempt).await;
+            let answer = answer.lock().clone();
+            if answer.status.is_some() && answer.asked_for_credentials.is_none() {
+                self.was_answered.store(true, Ordering::Relaxed);
+            }
+            let failure = match outcome {
+                Ok(Ok(value)) => {
+                    pace.lock().succeeded();
+                    return Ok(value);
+                }
+                Ok(Err(Miss::Theirs(error))) => {
+                    Failure::of(&error, &answer, self.protocol, request)
+                }
+                Ok(Err(Miss::Ours(failure))) => failure,
+                Err(_) => Failure::temporary("it was not done in time"),
+            };
+            let error = |what: String| StoreError::new(place, failure.kind, what);
+            if !failure.is_temporary {
+                return Err(error(failure.what).into());
+            }
+            let is_new = !self.was_answered.load(Ordering::Relaxed);
+            let first = if is_new { FIRST_ATTEMPTS } else { u32::MAX };
+            let asked = failure.retry_after.unwrap_or_default();
+            let wait = back_off(attempts).max(asked);
+            let left = self.limits.timeout.saturating_sub(began.elapsed());
+            let why = if attempts >= self.limits.attempts {
+                String::new()
+            } else if attempts >= first {
+                "; no server of this name has answered yet: check the URL and the endpoint"
+                    .to_owned()
+            } else if wait >= left && !asked.is_zero() {
+                format!("; the server asks to wait {} more", seconds(asked))
+            } else {
+                let turn = pace.lock().turn(self.opened.elapsed(), left);
+                match turn.map(|turn| turn.max(wait)) {
+                    Some(wait) if wait < left => {
+                        log::debug!(
+                            "{place}: {}; attempt {} follows in {}",
+                            failure.what,
+                            attempts + 1,
+                            seconds(wait)
+                        );
+                        sleep(wait).await;
+                        continue;
+                    }
+                    _ => "; its time is over".to_owned(),
+                }
+            };
+            let attempts = match attempts {
+                1 => "one attempt".to_owned(),
+                several => format!("{several} attempts"),
+            };
+            let what = format!(
+                "{}, after {attempts} in {}{why}",
+                failure.what,
+                seconds(began.elapsed())
+            );
+            return Err(error(what).temporary());
+        }
+    }
+}
+
+impl Store for RemoteStore {
+    fn list(&self, prefix: &str) -> Result<Vec<Object>, BoxError> {
+        let folder = match prefix.strip_suffix('/').unwrap_or(prefix) {
+            "" => Path::parse(&self.prefix)?,
+            folder => self.path(folder)?,
+        };
+        let place = self.locate(prefix);
+        let mut objects = Vec::new();
+        let mut page_token = None;
+        loop {
+            let (folder, token) = (folder.clone(), page_token.take());
+            let page = self.call(place.clone(), Request::List, move |client, limits| {
+                page(client, folder.clone(), token.clone(), limits)
+            })?;
+            for meta in page.objects {
+                objects.extend(self.listed(&meta)?);
+            }
+            page_token = page.next;
+            if page_token.is_none() {
+                break;
+            }
+        }
+        objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(without_markers(objects))
+    }
+
+    fn object(&self, key: &str) -> Result<Object, BoxError> {
+        let path = self.path(key)?;
+        let meta = self.call(self.locate(key), Request::Look, move |client, limits| {
+            let path = path.clone();
+            async move {
+                let options = GetOptions {
+                    head: true,
+                    ..GetOptions::default()
+                };
+                let looked = timeout(limits.silence, client.objects.get_opts(&path, options));
+                let looked = looked.await.map_err(|_| Failure::silence(limits.silence))?;
+                Ok(looked?.meta)
+            }
+        })?;
+        Ok(Object {
+            key: key.to_owned(),
+            bytes: meta.size,
+            version: version(&meta),
+        })
+    }
+
+    fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
+        let place = self.locate(&object.key);
+        let length = length_of(object, &range, || place.clone())?;
+        let path = self.path(&object.key)?;
+        if length == 0 {
+            return Ok(Vec::new());
+        }
+        let (object, shared) = (Arc::new(object.clone()), Arc::clone(&self.shared));
+        let bytes = self.call(place, Request::Read, move |client, limits| {
+            read(
+                client,
+                path.clone(),
+                Arc::clone(&object),
+                range.clone(),
+                limits,
+            )
+        })?;
+        shared
+            .bytes
+            .fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        Ok(bytes)
+    }
+
+    fn locate(&self, key: &str) -> String {
+        match key {
+            "" => self.url.clone(),
+            _ => format!("{}/{key}", self.url),
+        }
+    }
+}
+
+impl RemoteStore {
+    /// The object of an entry of a listing; `None` for the folder itself.
+    fn listed(&self, meta: &ObjectMeta) -> Result<Option<Object>, BoxError> {
+        let path = meta.location.as_ref();
+        let key = match &*self.prefix {
+            "" => Some(path),
+            prefix => path.strip_prefix(prefix).and_then(|rest| {
+                if rest.is_empty() {
+                    Some(rest)
+                } else {
+                    rest.strip_prefix('/')
+                }
+            }),
+        };
+        let Some(key) = key else {
+            let what = format!("its list has {path:?}, which is not in it");
+            return Err(StoreError::new(&*self.url, StoreErrorKind::Other, what).into());
+        };
+        Ok((!key.is_empty()).then(|| Object {
+            key: key.to_owned(),
+            bytes: meta.size,
+            version: version(meta),
+        }))
+    }
+}
+
+impl fmt::Debug for RemoteStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "RemoteStore({:?})", self.url)
+    }
+}
+
+/// A page of a listing.
+struct Page {
+    objects: Vec<ObjectMeta>,
+    next: Option<String>,
+}
+
+async fn page(
+    client: Client,
+    folder: Path,
+    token: Option<String>,
+    limits: Limits,
+) -> Result<Page, Miss> {
+    let Some(pages) = client.pages else {
+        // (It comes as a whole, and what is sent of it is not seen: the call's own limit ends it.)
+        let folder = Some(folder).filter(|folder| !folder.as_ref().is_empty());
+        let mut list = client.objects.list(folder.as_ref());
+        let mut objects = Vec::new();
+        while let Some(meta) = list.next().await {
+            objects.push(meta?);
+        }
+        return Ok(Page {
+            objects,
+            next: None,
+        });
+    };
+    let prefix = match folder.as_ref() {
+        "" => None,
+        folder => Some(format!("{folder}/")),
+    };
+    let options = PaginatedListOptions {
+        page_token: token,
+        ..PaginatedListOptions::default()
+    };
+    let page = timeout(
+        limits.silence,
+        pages.list_paginated(prefix.as_deref(), options),
+    );
+    let page = page.await.map_err(|_| Failure::silence(limits.silence))??;
+    Ok(Page {
+        objects: page.result.objects,
+        next: page.page_token,
+    })
+}
+
+async fn read(
+    client: Client,
+    path: Path,
+    object: Arc<Object>,
+    range: Range<u64>,
+    limits: Limits,
+) -> Result<Vec<u8>, Miss> {
+    let silence = |_| Failure::silence(limits.silence);
+    // All of an object comes from servers that know no ranges, too.
+    let is_whole = range == (0..object.bytes);
+    let length = (range.end - range.start) as usize; // it was looked at before
+    let options = GetOptions {
+        range: (!is_whole).then_some(GetRange::Bounded(range)),
+        if_match: object.version.as_deref().and_then(condition),
+        ..GetOptions::default()
+    };
+    let got = timeout(limits.silence, client.objects.get_opts(&path, options));
+    let got = got.await.map_err(silence)??;
+    compare(&object, &got.meta)?;
+    let mut bytes = Vec::new();
+    bytes.try_reserve_exact(length).map_err(|_| {
+        Failure::lasting(
+            StoreErrorKind::Other,
+            format!("there is no memory for {length} bytes"),
+        )
+    })?;
+    let mut body = got.into_stream();
+    while let Some(part) = timeout(limits.silence, body.next())
+        .await
+        .map_err(silence)?
+    {
+        let part = part?;
+        if part.len() > length - bytes.len() {
+            let what =
+                format!("the server has sent more than the {length} bytes that it was asked for");
+            return Err(Failure::temporary(what).into());
+        }
+        bytes.extend_from_slice(&part);
+    }
+    if bytes.len() < length {
+        let what = format!("the server has sent {} of {length} bytes", bytes.len());
+        return Err(Failure::temporary(what).into());
+    }
+    Ok(bytes)
+}
+
+/// How a version is written that is the time of the last change.
+const MODIFIED: &str = "modified ";
+
+/// What tells an object from what it was before.
+fn version(meta: &ObjectMeta) -> Option<String> {
+    match &meta.e_tag {
+        Some(tag) if !tag.is_empty() => Some(strong(tag)),
+        _ => {
+            let seconds = meta.last_modified.timestamp();
+            (seconds != 0).then(|| format!("{MODIFIED}{seconds}")) // 0: the server did not say
+        }
+    }
+}
+
+/// An ETag in quotes. (Azure lists them without.)
+fn strong(tag: &str) -> String {
+    match tag.starts_with(['"', 'W']) {
+        true => tag.to_owned(),
+        false => format!("\"{tag}\""),
+    }
+}
+
+/// The ETag that a request may ask for: a weak one never matches (RFC 9110, 13.1.1).
+fn condition(version: &str) -> Option<String> {
+    version.starts_with('"').then(|| version.to_owned())
+}
+
+/// Whether what the server sends is of the object that was listed.
+fn compare(object: &Object, meta: &ObjectMeta) -> Result<(), Failure> {
+    let changed = |what: String| Failure::lasting(StoreErrorKind::Changed, changed(&what));
+    if meta.size != object.bytes {
+        let (had, has) = (object.bytes, meta.size);
+        return Err(changed(format!("it had {had} bytes and has {has}")));
+    }
+    let Some(listed) = &object.version else {
+        return Ok(());
+    };
+    let now = match listed.starts_with(MODIFIED) {
+        true => Some(format!("{MODIFIED}{}", meta.last_modified.timestamp())),
+        false => meta.e_tag.as_deref().map(strong),
+    };
+    match now {
+        Some(now) if now == *listed => Ok(()),
+        Some(now) => Err(changed(format!("its version was {listed}, and is {now}"))),
+        None => Err(changed(format!(
+            "its version was {listed}, and the server says none now"
+        ))),
+    }
+}
+
+/// Leaves out the empty objects that stand for a folder: those that others are below.
+fn without_markers(objects: Vec<Object>) -> Vec<Object> {
+    let is_folder = |key: &str| {
+        let folder = format!("{key}/");
+        let next = objects.partition_point(|object| object.key < folder);
+        objects
+            .get(next)
+            .is_some_and(|object| object.key.starts_with(&folder))
+    };
+    let stays: Vec<bool> = objects
+        .iter()
+        .map(|object| object.bytes > 0 || !is_folder(&object.key))
+        .collect();
+    let stays = objects.into_iter().zip(stays).filter(|(_, stays)| *stays);
+    stays.map(|(object, _)| object).collect()
+}
