@@ -211,6 +211,7 @@ impl<T: Send + 'static> BlockSource for WebDataset<T> {
         let Some((shard, sample)) = self.inner.locate(index) else {
             return Err(self.no_sample(index));
         };
+        shard.check(sample, extent)?;
         (self.decode)(
             WebSample {
                 shard,

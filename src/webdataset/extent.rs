@@ -66,14 +66,14 @@ impl Shard {
         ranges
     }
 
-    /// Reads some samples, and looks whether they are what the index says: each field has its header before it.
+    /// Reads some samples.
     pub(super) fn fetch(
         &self,
         store: &dyn Store,
         samples: Range<usize>,
     ) -> Result<Extent, BoxError> {
         let mut parts = Vec::new();
-        for range in self.ranges(samples.clone()) {
+        for range in self.ranges(samples) {
             let bytes = store.read(&self.object, range.clone())?; // (it names the object, and says whether it is temporary)
             if bytes.len() as u64 != range.end - range.start {
                 let what = format!("its store gave {} bytes for {range:?}", bytes.len());
@@ -81,18 +81,20 @@ impl Shard {
             }
             parts.push((range.start, bytes));
         }
-        let extent = Extent { parts };
-        for sample in samples {
-            for field in self.index.fields(sample) {
-                let at = field.at - BLOCK;
-                let header = extent.bytes(at, BLOCK).unwrap_or_default();
-                is_header_of(header, field.bytes).map_err(|what| {
-                    let index = self.origin.clone();
-                    self.fault(Some(sample), Cause::Stale { at, what, index })
-                })?;
-            }
+        Ok(Extent { parts })
+    }
+
+    /// Looks whether a sample is what the index says: each field has its header before it.
+    pub(super) fn check(&self, sample: usize, extent: &Extent) -> Result<(), ShardError> {
+        for field in self.index.fields(sample) {
+            let at = field.at - BLOCK;
+            let header = extent.bytes(at, BLOCK).unwrap_or_default();
+            is_header_of(header, field.bytes).map_err(|what| {
+                let index = self.origin.clone();
+                self.fault(Some(sample), Cause::Stale { at, what, index })
+            })?;
         }
-        Ok(extent)
+        Ok(())
     }
 
     /// An error of this shard, or of a sample of it.

@@ -473,12 +473,11 @@ fn the_index_of_dali_finds_the_same() {
             .contains("names 1 indexes, and there are 3 shards"),
         "{error}"
     );
-    // Its offsets are those of the extended headers where names are long.
-    for (archive, wrong) in [("gnu", 0), ("pax", 0)] {
+    // Where names are long in GNU's format, its offsets are those of the names.
+    for (archive, wrong) in [("gnu", Some(0)), ("pax", None)] {
         let shard = WebDataset::builder(store(), &format!("{archive}.tar"));
         let data = shard
             .dali_index(&format!("{archive}.idx"))
-            .extent_bytes(1)
             .build(whole)
             .unwrap()
             .into_dataset();
@@ -487,7 +486,7 @@ fn the_index_of_dali_finds_the_same() {
             match get(&data, index) {
                 Ok(sample) => assert_eq!(sample, plain[index as usize]),
                 Err(error) => {
-                    assert_eq!(index, wrong, "{error}");
+                    assert_eq!(Some(index), wrong, "{error}");
                     assert!(
                         error.to_string().contains("make the index again"),
                         "{error}"
@@ -495,7 +494,10 @@ fn the_index_of_dali_finds_the_same() {
                 }
             }
         }
-        assert!(get(&data, wrong).is_err(), "{archive}");
+        assert!(
+            wrong.is_none_or(|wrong| get(&data, wrong).is_err()),
+            "{archive}"
+        );
     }
 }
 
