@@ -2,7 +2,7 @@
 # libFuzzer feeds both JPEG decoders, and all others, with damaged pictures: a panic of ours, a memory error, a
 # picture that takes 10 s or 256 MB at once is a failure. The pictures that it starts from are the tests' own.
 #
-# "encoded" is the reading of files that a device is to decode.
+# "encoded" is the reading of files that a device is to decode. "shards" is that of tar shards and of indexes of them.
 #
 #     ci/fuzz.sh              30 s with each JPEG decoder and program
 #     FUZZ_SECONDS=600 ci/fuzz.sh
@@ -23,7 +23,7 @@ coverage+=" -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sa
 coverage+=" -Cllvm-args=-sanitizer-coverage-trace-compares"
 
 decoders=(default)
-programs=(decode encoded)
+programs=(decode encoded shards)
 if jpeg_tools; then
     decoders+=(turbojpeg)
 else
@@ -37,9 +37,11 @@ for decoder in "${decoders[@]}"; do
     for program in "${programs[@]}"; do
         # The first folder takes what is found.
         mkdir -p "fuzz/corpus/$decoder-$program"
+        seeds=(tests/fixtures/pictures tests/data)
+        [ "$program" = shards ] && seeds=(tests/fixtures/shards)
         run "$target/$host/release/$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
-            -malloc_limit_mb=256 -max_len=16384 -seed="${FUZZ_SEED:-17}" -verbosity=0 \
-            -artifact_prefix=fuzz/artifacts/ "fuzz/corpus/$decoder-$program" tests/fixtures/pictures tests/data ||
+            -malloc_limit_mb=256 -max_len=20480 -seed="${FUZZ_SEED:-17}" -verbosity=0 \
+            -artifact_prefix=fuzz/artifacts/ "fuzz/corpus/$decoder-$program" "${seeds[@]}" ||
             exit 1 # libFuzzer's own status, 77, says here that a job was left out
     done
 done

@@ -10,11 +10,11 @@
 use std::path::Path;
 use std::time::Instant;
 
+use pinfeed::Tensor;
 use pinfeed::dataset::Blocked;
 use pinfeed::image::{ImageTransform, LazyImage};
 use pinfeed::prelude::*;
 use pinfeed::webdataset::WebDataset;
-use pinfeed::{Result, Tensor};
 
 type Batch = (Tensor<u8>, Tensor<i64>);
 
@@ -22,7 +22,7 @@ type Batch = (Tensor<u8>, Tensor<i64>);
 fn pictures(
     pattern: &str,
     transform: ImageTransform,
-) -> std::result::Result<WebDataset<(LazyImage, i64)>, BoxError> {
+) -> pinfeed::Result<WebDataset<(LazyImage, i64)>> {
     WebDataset::open(pattern)?
         .field("ppm") // each sample has both
         .field("cls")
@@ -32,7 +32,7 @@ fn pictures(
         })
 }
 
-fn main() -> std::result::Result<(), BoxError> {
+fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut arguments = std::env::args().skip(1);
     if let Some(pattern) = arguments.next() {
         return count(
@@ -51,7 +51,7 @@ fn main() -> std::result::Result<(), BoxError> {
         ImageTransform::new().random_crop(28),
     )?;
     println!("{train:?}");
-    let loader = || -> Result<DataLoader<Batch>> {
+    let loader = || -> pinfeed::Result<DataLoader<Batch>> {
         let data = Blocked::new(train.clone()).with_in_flight(8);
         DataLoader::builder(data)
             .batch_size(32)
@@ -92,7 +92,7 @@ fn main() -> std::result::Result<(), BoxError> {
 }
 
 /// Reads an epoch of other shards, without decoding.
-fn count(pattern: &str, field: &str) -> std::result::Result<(), BoxError> {
+fn count(pattern: &str, field: &str) -> Result<(), Box<dyn std::error::Error>> {
     let began = Instant::now();
     let names = field.to_owned();
     let data = WebDataset::open(pattern)?.field(field);
@@ -105,7 +105,7 @@ fn count(pattern: &str, field: &str) -> std::result::Result<(), BoxError> {
         .build()?;
     let (began, mut bytes) = (Instant::now(), 0);
     for batch in loader.epoch(0) {
-        bytes += batch?.as_slice().iter().sum::<u64>();
+        bytes += batch?.as_slice().iter().sum::<i64>();
     }
     println!(
         "{:.1} MB of {field} in {:.1?}",

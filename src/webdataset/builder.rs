@@ -12,7 +12,7 @@ use super::index::ShardIndex;
 use super::kept;
 use super::sample::WebSample;
 use super::wids;
-use crate::error::{BoxError, Error};
+use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
 use crate::sampler::Blocks;
 use crate::store::{Object, Store};
@@ -171,27 +171,30 @@ impl WebDatasetBuilder {
     ///
     /// If the pattern is none, a shard or an index is missing or cannot be read, or a shard is no tar archive, compressed, damaged, cut
     /// off, or has sparse members; if members of one key do not follow each other; if a sample lacks a field, or no sample is left. The
-    /// error of a shard is a [`ShardError`], which names it.
-    pub fn build<T, F>(self, decode: F) -> Result<WebDataset<T>, BoxError>
+    /// error is an [`Error::Source`], and that of a shard a [`ShardError`] in one, which names it.
+    pub fn build<T, F>(self, decode: F) -> Result<WebDataset<T>>
     where
         F: Fn(WebSample<'_>, &mut SampleRng) -> Result<T, BoxError> + Send + Sync + 'static,
     {
+        let inner = self.inner().map_err(Error::of_source)?;
+        Ok(WebDataset::new(inner, decode))
+    }
+
+    fn inner(self) -> Result<Inner, BoxError> {
         if self.extent_bytes == 0 {
-            let option = "extent_bytes";
             let reason = "0 bytes hold no sample; the default is 8 MiB".to_owned();
-            return Err(Error::InvalidOption { option, reason }.into());
+            return Err(Error::option("extent_bytes", reason).into());
         }
         if let Some(wanted) = self
             .fields
             .iter()
             .find(|wanted| wanted.names.iter().any(String::is_empty))
         {
-            let option = "field";
             let reason = format!(
                 "{:?} has an empty name; names are given as \"jpg;jpeg;png\"",
                 wanted.text()
             );
-            return Err(Error::InvalidOption { option, reason }.into());
+            return Err(Error::option("field", reason).into());
         }
         let began = Instant::now();
         let objects = self.objects()?;
@@ -233,14 +236,13 @@ impl WebDatasetBuilder {
             began.elapsed()
         );
         let blocks = Arc::new(Blocks::from_sizes(sizes)?);
-        let inner = Inner {
+        Ok(Inner {
             store: self.store,
             shards,
             starts,
             blocks,
             extent_bytes: self.extent_bytes,
-        };
-        Ok(WebDataset::new(inner, decode))
+        })
     }
 
     fn objects(&self) -> Result<Vec<Object>, BoxError> {
@@ -261,12 +263,11 @@ impl WebDatasetBuilder {
     fn dali_names(&self, pattern: &str, shards: usize) -> Result<Vec<String>, BoxError> {
         let names = braces::expand(pattern)?;
         if names.len() != shards {
-            let option = "dali_index";
             let reason = format!(
                 "{pattern:?} names {} indexes, and there are {shards} shards",
                 names.len()
             );
-            return Err(Error::InvalidOption { option, reason }.into());
+            return Err(Error::option("dali_index", reason).into());
         }
         Ok(names)
     }

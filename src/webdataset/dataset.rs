@@ -6,7 +6,7 @@ use super::builder::WebDatasetBuilder;
 use super::extent::{Extent, Shard};
 use super::sample::WebSample;
 use crate::dataset::{BlockSource, Blocked, Fingerprint, IntoDataset};
-use crate::error::BoxError;
+use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
 use crate::sampler::Blocks;
 use crate::store::{self, Store};
@@ -81,7 +81,8 @@ impl WebDataset<()> {
     /// # Errors
     ///
     /// If the folder or store cannot be opened.
-    pub fn open(url: &str) -> Result<WebDatasetBuilder, BoxError> {
+    pub fn open(url: &str) -> Result<WebDatasetBuilder> {
+        let open = |place| store::open(place).map_err(Error::of_source);
         let plain = url.split(['{', '\\']).next().unwrap_or_default();
         // (Behind `s3://`, there is the bucket.)
         let root = plain.find("://").map_or(0, |scheme| scheme + 3);
@@ -92,10 +93,10 @@ impl WebDataset<()> {
                     "/" => folder,
                     folder => folder.strip_suffix('/').unwrap_or(folder),
                 };
-                Ok(WebDatasetBuilder::of_pattern(store::open(folder)?, pattern))
+                Ok(WebDatasetBuilder::of_pattern(open(folder)?, pattern))
             }
-            None if root > 0 => Ok(WebDatasetBuilder::of_pattern(store::open(url)?, "")),
-            None => Ok(WebDatasetBuilder::of_pattern(store::open(".")?, url)),
+            None if root > 0 => Ok(WebDatasetBuilder::of_pattern(open(url)?, "")),
+            None => Ok(WebDatasetBuilder::of_pattern(open(".")?, url)),
         }
     }
 
@@ -114,8 +115,8 @@ impl WebDataset<()> {
     /// # Errors
     ///
     /// If the index is not there, is none, or names shards that are not in the store.
-    pub fn from_wids(store: impl Store, index: &str) -> Result<WebDatasetBuilder, BoxError> {
-        WebDatasetBuilder::of_wids(Arc::new(store), index)
+    pub fn from_wids(store: impl Store, index: &str) -> Result<WebDatasetBuilder> {
+        WebDatasetBuilder::of_wids(Arc::new(store), index).map_err(Error::of_source)
     }
 }
 

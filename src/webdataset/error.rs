@@ -10,12 +10,12 @@ use crate::store::Object;
 /// # Examples
 ///
 /// ```
+/// use pinfeed::Error;
 /// use pinfeed::webdataset::ShardError;
-/// use pinfeed::{BoxError, Error};
 ///
 /// /// Which shard to fetch again.
 /// fn shard(error: &Error) -> Option<&str> {
-///     let Error::Sample(_, cause) = error else { return None };
+///     let (Error::Source(cause) | Error::Sample(_, cause)) = error else { return None };
 ///     Some(cause.downcast_ref::<ShardError>()?.shard())
 /// }
 /// # let _ = shard;

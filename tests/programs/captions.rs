@@ -1,13 +1,12 @@
 //! Pictures with captions as img2dataset stores them (jpg, txt, json): some have no caption, and one shard was not downloaded to its end.
 
-use std::error::Error;
 use std::fs;
 use std::path::Path;
 
 use pinfeed::webdataset::{ShardError, WebDataset};
-use pinfeed::{BoxError, DataLoader, Padded};
+use pinfeed::{DataLoader, Error, Padded};
 
-fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
+fn write(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     for shard in 0..3 {
         let mut archive = tar::Builder::new(Vec::new());
         for sample in 0..20 {
@@ -30,7 +29,7 @@ fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 /// The words' lengths stand for tokens.
-fn captions(folder: &Path) -> Result<WebDataset<(Padded<i64>, String)>, BoxError> {
+fn captions(folder: &Path) -> pinfeed::Result<WebDataset<(Padded<i64>, String)>> {
     let shards = WebDataset::open(&format!("{}/{{00000..00002}}.tar", folder.display()))?;
     shards.field("jpg").field("txt").skip_incomplete(true).build(|sample, _rng| {
         let words = sample.text("txt")?.split_whitespace();
@@ -39,7 +38,7 @@ fn captions(folder: &Path) -> Result<WebDataset<(Padded<i64>, String)>, BoxError
     })
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), Box<dyn std::error::Error>> {
     let folder = tempfile::tempdir()?;
     write(folder.path())?;
 
@@ -48,7 +47,10 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let complete = fs::read(&last)?;
     fs::write(&last, &complete[..complete.len() / 2])?;
     let error = captions(folder.path()).err().ok_or("the half was taken for the whole")?;
-    let shard = error.downcast_ref::<ShardError>().ok_or("another error")?.shard();
+    let Error::Source(cause) = &error else {
+        return Err(error.into());
+    };
+    let shard = cause.downcast_ref::<ShardError>().ok_or("another error")?.shard();
     assert!(shard.ends_with("00002.tar"), "{shard}");
     assert!(error.to_string().contains("cut off"), "{error}");
     fs::write(&last, &complete)?;

@@ -7,7 +7,6 @@ use std::path::Path;
 
 use pinfeed::dataset::Blocked;
 use pinfeed::loader::{LoaderState, World};
-use pinfeed::sampler::Sampler;
 use pinfeed::webdataset::WebDataset;
 use pinfeed::{DataLoader, Dataset};
 

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use pinfeed::image::{ImageTransform, LazyImage};
 use pinfeed::webdataset::WebDataset;
-use pinfeed::{BoxError, DataLoader};
+use pinfeed::DataLoader;
 
 /// What `webdataset.ShardWriter` does.
 fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
@@ -26,7 +26,7 @@ fn write(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-fn pets(pattern: &str, transform: ImageTransform) -> Result<WebDataset<(LazyImage, i64)>, BoxError> {
+fn pets(pattern: &str, transform: ImageTransform) -> pinfeed::Result<WebDataset<(LazyImage, i64)>> {
     WebDataset::open(pattern)?
         .field("jpg;jpeg;png;ppm")
         .field("cls")

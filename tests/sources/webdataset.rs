@@ -142,6 +142,14 @@ fn all(builder: WebDatasetBuilder) -> Result<Vec<Whole>, BoxError> {
     (0..data.len()).map(|index| get(&data, index)).collect()
 }
 
+/// The error of a shard, if it is one.
+fn of_shard(error: &Error) -> Option<&ShardError> {
+    match error {
+        Error::Source(cause) | Error::Sample(_, cause) => cause.downcast_ref(),
+        _ => None,
+    }
+}
+
 fn of_bytes(shard: Vec<u8>) -> WebDatasetBuilder {
     WebDataset::builder(Memory::of([("a/shard.tar", shard)]), "a/shard.tar")
 }
@@ -150,10 +158,8 @@ fn of_bytes(shard: Vec<u8>) -> WebDatasetBuilder {
 #[track_caller]
 fn refusal(shard: Vec<u8>) -> String {
     let error = of_bytes(shard).build(whole).unwrap_err();
-    let of_shard = error
-        .downcast_ref::<ShardError>()
-        .expect("an error of a shard");
-    assert_eq!(of_shard.shard(), "a/shard.tar");
+    let shard = of_shard(&error).expect("an error of a shard").shard();
+    assert_eq!(shard, "a/shard.tar");
     error.to_string()
 }
 
@@ -746,7 +752,7 @@ fn bad_shards_say_what_to_do() {
     ] {
         let text = refusal(bytes);
         assert!(
-            text.starts_with("a/shard.tar: ") && text.contains(why),
+            text.starts_with("the data cannot be opened: a/shard.tar: ") && text.contains(why),
             "{text}"
         );
     }
@@ -777,12 +783,9 @@ fn samples_that_lack_a_field_are_refused_or_left_out() {
     let text = error.to_string();
     assert_eq!(
         text,
-        r#"a/shard.tar: sample "1": it has no field "cls", but "jpg""#
+        r#"the data cannot be opened: a/shard.tar: sample "1": it has no field "cls", but "jpg""#
     );
-    assert_eq!(
-        error.downcast_ref::<ShardError>().and_then(ShardError::key),
-        Some("1")
-    );
+    assert_eq!(of_shard(&error).and_then(ShardError::key), Some("1"));
     let text = shard().field("jpg").build(whole).unwrap_err().to_string();
     assert!(
         text.contains(r#"but "5.jpg", "cls" (a field's name begins behind the first dot"#),
@@ -805,7 +808,7 @@ fn samples_that_lack_a_field_are_refused_or_left_out() {
         ("extent_bytes", shard().extent_bytes(0)),
     ] {
         let error = builder.build(whole).unwrap_err();
-        let Some(Error::InvalidOption { option: of, .. }) = error.downcast_ref() else {
+        let Error::InvalidOption { option: of, .. } = &error else {
             panic!("{error}");
         };
         assert_eq!(*of, option);
