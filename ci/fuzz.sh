@@ -2,9 +2,10 @@
 # libFuzzer feeds both JPEG decoders, and all others, with damaged pictures, and what reads files of arrays and tokens with those: a panic of
 # ours, a memory error, a file that takes 10 s or 256 MB at once is a failure. The files that it starts from are the tests' own.
 #
-# "encoded" is the reading of files that a device is to decode, "arrays" that of arrays and tokens, which has no part in the decoders.
+# "encoded" is the reading of files that a device is to decode. "shards" (tar shards and indexes of them) and "arrays" (files of arrays and tokens)
+# have no part in the decoders.
 #
-#     ci/fuzz.sh              30 s with each JPEG decoder and program, and with "arrays"
+#     ci/fuzz.sh              30 s with each JPEG decoder and program, and with "arrays" and "shards"
 #     FUZZ_SECONDS=600 ci/fuzz.sh
 #
 # It is built as `cargo fuzz` would build it, which needs not be installed for it: by nightly, with the address sanitizer and
@@ -38,7 +39,7 @@ fuzz() {
     # The first folder takes what is found.
     mkdir -p "$corpus"
     run "$target/$host/release/$program" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=1024 \
-        -malloc_limit_mb=256 -max_len=16384 -seed="${FUZZ_SEED:-17}" -verbosity=0 \
+        -malloc_limit_mb=256 -max_len=20480 -seed="${FUZZ_SEED:-17}" -verbosity=0 \
         -artifact_prefix=fuzz/artifacts/ "$corpus" "$@" ||
         exit 1 # libFuzzer's own status, 77, says here that a job was left out
 }
@@ -52,4 +53,5 @@ for decoder in "${decoders[@]}"; do
     done
 done
 fuzz arrays arrays tests/fixtures/arrays
-note "$seconds s with each of: ${decoders[*]}, ${programs[*]}; and with arrays"
+fuzz shards shards tests/fixtures/shards
+note "$seconds s with each of: ${decoders[*]}, ${programs[*]}; and with arrays and shards"

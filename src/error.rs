@@ -177,6 +177,9 @@ pub enum Error {
         reason: String,
     },
 
+    /// A source of samples could not be opened, for example shards of a store. It says where they are, and why.
+    Source(BoxError),
+
     /// A loader's state that [`resume`](crate::DataLoader::resume) cannot go on from, or that is none.
     State {
         /// Why not.
@@ -319,6 +322,15 @@ impl From<ShapeError> for Error {
 
 impl Error {
     /// Makes the error for a builder's option.
+    /// Why a source could not be opened: one of these errors as it is, or another one's.
+    #[cfg(feature = "webdataset")]
+    pub(crate) fn of_source(error: BoxError) -> Error {
+        match error.downcast::<Error>() {
+            Ok(error) => *error,
+            Err(other) => Error::Source(other),
+        }
+    }
+
     pub(crate) fn option(option: &'static str, reason: impl Into<String>) -> Error {
         Error::InvalidOption {
             option,

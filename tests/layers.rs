@@ -38,7 +38,7 @@ const NO_EXAMPLE: &[&str] = &[
     "Chain", "ChainIter", "Either", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
     "Skip", "SkipIter", "Take", "TakeIter",
     "IntoFileBytes", "Token", "WideWindows",
-    "BoxError", "Cached", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
+    "BoxError", "Cached", "Extent", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];
 
 #[test]

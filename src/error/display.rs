@@ -67,6 +67,7 @@ impl fmt::Display for Error {
             Error::Io { path, .. } => write!(f, "{} cannot be read", path.display()),
             Error::Write { path, .. } => write!(f, "{} cannot be written", path.display()),
             Error::DataSet { path, reason } => write!(f, "{}: {reason}", path.display()),
+            Error::Source(_) => f.write_str("the data cannot be opened"),
             Error::State { reason } => write!(f, "the loader's state cannot be resumed: {reason}"),
             Error::FeatureMissing { feature } => write!(
                 f,
@@ -185,6 +186,7 @@ impl Error {
     fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Error::Sample(_, cause)
+            | Error::Source(cause)
             | Error::CollateFn { source: cause, .. }
             | Error::Iterable { source: cause, .. } => Some(&**cause),
             Error::Collate(misfit) => Some(&misfit.source),

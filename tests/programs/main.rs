@@ -149,6 +149,13 @@ fn the_readme_shows_lines_of_its_program() {
     }
 }
 
+#[cfg(feature = "webdataset")]
+programs! {
+    captions,
+    shards_on_ranks,
+    tar_shards,
+}
+
 #[cfg(feature = "nvjpeg")]
 programs! {
     both_decoders,

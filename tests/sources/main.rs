@@ -18,3 +18,5 @@ mod staged_hanging;
 mod stores;
 mod streams;
 mod tables;
+#[cfg(feature = "webdataset")]
+mod webdataset;

@@ -1,0 +1,86 @@
+//! Which objects a pattern names: [`find`].
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::braces;
+use super::error::{Cause, ShardError};
+use crate::error::BoxError;
+use crate::store::{Object, Store};
+
+/// The shards of a pattern, in its order. One that ends with a slash, or is empty, is a folder, and names all `.tar` in it.
+pub(super) fn find(store: &dyn Store, pattern: &str) -> Result<Vec<Object>, BoxError> {
+    if pattern.is_empty() || pattern.ends_with('/') {
+        return folder(store, pattern);
+    }
+    named(store, &braces::expand(pattern)?)
+}
+
+fn folder(store: &dyn Store, folder: &str) -> Result<Vec<Object>, BoxError> {
+    let objects = store.list(folder.trim_end_matches('/'))?;
+    let (shards, others): (Vec<_>, Vec<_>) = objects
+        .into_iter()
+        .partition(|object| object.key.ends_with(".tar"));
+    if !shards.is_empty() {
+        return Ok(shards);
+    }
+    let packed = [(".tar.gz", "gzip"), (".tgz", "gzip"), (".tar.zst", "zstd")];
+    for object in &others {
+        if let Some((_, how)) = packed.iter().find(|(end, _)| object.key.ends_with(end)) {
+            let place = store.locate(&object.key);
+            return Err(ShardError::new(&place, None, Cause::Compressed(how)).into());
+        }
+    }
+    let place = store.locate(folder);
+    Err(format!(
+        "{place:?} has no shards: none of its {} files is called *.tar",
+        others.len()
+    )
+    .into())
+}
+
+/// The objects of these names. A folder of which several are wanted is listed: one request, instead of one for each.
+pub(super) fn named(store: &dyn Store, names: &[String]) -> Result<Vec<Object>, BoxError> {
+    let mut twice = HashSet::new();
+    if let Some(name) = names.iter().find(|name| !twice.insert(name.as_str())) {
+        return Err(format!(
+            "the shard {name:?} is named twice, and its samples would be there twice"
+        )
+        .into());
+    }
+    let mut folders: BTreeMap<&str, usize> = BTreeMap::new();
+    let folder_of = |name: &str| name.rfind('/').unwrap_or(0);
+    for name in names {
+        *folders.entry(&name[..folder_of(name)]).or_default() += 1;
+    }
+    let mut listed: BTreeMap<String, Object> = BTreeMap::new();
+    let mut unlisted = HashSet::new();
+    for (folder, wanted) in folders {
+        // (A server without lists, such as a web server's, is asked for each.)
+        match (wanted > 1).then(|| store.list(folder)) {
+            Some(Ok(objects)) => listed.extend(
+                objects
+                    .into_iter()
+                    .map(|object| (object.key.clone(), object)),
+            ),
+            Some(Err(error)) => {
+                log::debug!(
+                    "{}: it cannot be listed, so each shard is asked for: {error}",
+                    store.locate(folder)
+                );
+                unlisted.insert(folder);
+            }
+            None => _ = unlisted.insert(folder),
+        }
+    }
+    let found = names.iter().map(|name| match listed.remove(name) {
+        Some(object) => Ok(object),
+        None if unlisted.contains(&name[..folder_of(name)]) => store.object(name),
+        None => Err(format!(
+            "there is no shard {}, of the {} that are named",
+            store.locate(name),
+            names.len()
+        )
+        .into()),
+    });
+    found.collect()
+}

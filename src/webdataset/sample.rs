@@ -1,0 +1,142 @@
+//! A sample as it lies in its shard: [`WebSample`].
+
+use std::str::FromStr;
+
+use super::error::{Cause, ShardError};
+use super::extent::{Extent, Shard};
+use super::index::Field;
+
+/// A sample of a shard: its key and its fields. The data set's function makes something of it ([`WebDatasetBuilder::build`]).
+///
+/// A field is named by what follows the first dot of its file's name, in lower case: `cls`, `seg.png`. Where a data set has one or the
+/// other, give both, with a semicolon, as in Python's webdataset: `"jpg;jpeg;png"` is the first of these that the sample has.
+///
+/// [`WebDatasetBuilder::build`]: super::WebDatasetBuilder::build
+///
+/// # Examples
+///
+/// ```
+/// use pinfeed::webdataset::WebDataset;
+///
+/// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/shards");
+/// let shards = WebDataset::open(&format!("{folder}/train-{{000000..000002}}.tar"))?;
+/// let data = shards.build(|sample, _rng| {
+///     let class: i64 = sample.number("cls")?;
+///     let picture: &[u8] = sample.field("jpg;jpeg;png")?;
+///     Ok((sample.key().to_owned(), picture.len(), class))
+/// })?;
+/// # assert_eq!(data.len(), 8);
+/// # Ok::<(), pinfeed::BoxError>(())
+/// ```
+#[derive(Clone, Copy)]
+pub struct WebSample<'a> {
+    pub(super) shard: &'a Shard,
+    pub(super) sample: usize,
+    pub(super) extent: &'a Extent,
+}
+
+impl<'a> WebSample<'a> {
+    /// The key: the name of the sample's files up to the first dot, with their folder.
+    pub fn key(&self) -> &'a str {
+        self.shard.index.key(self.sample)
+    }
+
+    /// The shard's key in its store.
+    pub fn shard(&self) -> &'a str {
+        &self.shard.object.key
+    }
+
+    /// The fields' names and contents, in the order in which they lie in the shard. If fields were chosen, it is those.
+    pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
+        let WebSample {
+            shard,
+            sample,
+            extent,
+        } = *self;
+        let fields = shard.index.fields(sample);
+        fields.map(move |field| {
+            (
+                shard.index.name(field),
+                extent.contents(field).unwrap_or_default(),
+            )
+        })
+    }
+
+    /// The contents of a field, or `None` if the sample has none of that name. If fields were chosen, it has only those.
+    pub fn get(&self, names: &str) -> Option<&'a [u8]> {
+        self.extent.contents(self.find(names)?.1)
+    }
+
+    /// The contents of a field.
+    ///
+    /// # Errors
+    ///
+    /// If the sample has none of that name, or it was not chosen.
+    pub fn field(&self, names: &str) -> Result<&'a [u8], ShardError> {
+        self.named(names).map(|(_, contents)| contents)
+    }
+
+    /// The contents of a field, as text.
+    ///
+    /// # Errors
+    ///
+    /// If the sample has no such field, or it is not UTF-8.
+    pub fn text(&self, names: &str) -> Result<&'a str, ShardError> {
+        let (name, contents) = self.named(names)?;
+        std::str::from_utf8(contents).map_err(|why| self.not(name, "UTF-8", why.to_string()))
+    }
+
+    /// The contents of a field, as a number in decimal digits, with white space around it or none: a class, as Python's webdataset writes
+    /// it into `cls`.
+    ///
+    /// # Errors
+    ///
+    /// If the sample has no such field, or it is no number of this type.
+    pub fn number<T: FromStr<Err: std::fmt::Display>>(&self, names: &str) -> Result<T, ShardError> {
+        let (name, contents) = self.named(names)?;
+        let text = std::str::from_utf8(contents).unwrap_or_default().trim();
+        text.parse().map_err(|why: T::Err| {
+            let begins: String = text.chars().take(24).collect();
+            self.not(name, "such a number", format!("{begins:?}: {why}"))
+        })
+    }
+
+    fn named(&self, names: &str) -> Result<(&'a str, &'a [u8]), ShardError> {
+        let found = self
+            .find(names)
+            .and_then(|(name, field)| Some((name, self.extent.contents(field)?)));
+        found.ok_or_else(|| {
+            let has = self.fields().map(|(name, _)| name.to_owned()).collect();
+            let wanted = names.to_owned();
+            self.shard
+                .fault(Some(self.sample), Cause::Lacks { wanted, has })
+        })
+    }
+
+    fn find(&self, names: &str) -> Option<(&'a str, Field)> {
+        let index = &self.shard.index;
+        let of = |name: &str| {
+            let mut fields = index.fields(self.sample);
+            fields.find(|field| index.name(*field) == name)
+        };
+        let field = names.split(';').find_map(of)?;
+        Some((index.name(field), field))
+    }
+
+    fn not(&self, field: &str, what: &'static str, why: String) -> ShardError {
+        let field = field.to_owned();
+        self.shard
+            .fault(Some(self.sample), Cause::Field { field, what, why })
+    }
+}
+
+impl std::fmt::Debug for WebSample<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let lengths = self.fields().map(|(name, contents)| (name, contents.len()));
+        f.debug_struct("WebSample")
+            .field("shard", &self.shard())
+            .field("key", &self.key())
+            .field("bytes", &std::collections::BTreeMap::from_iter(lengths))
+            .finish()
+    }
+}

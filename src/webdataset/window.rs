@@ -1,0 +1,87 @@
+//! An object that is read from front to back, by requests for what is looked at: [`Window`].
+
+use std::time::Duration;
+
+use super::error::Cause;
+use crate::store::{Object, Store};
+use crate::sync::Instant;
+
+/// The part of an object that was read last. Headers are far from each other where members are large, so what lies between is not read:
+/// a request begins at what is needed.
+pub(super) struct Window<'a> {
+    store: &'a dyn Store,
+    object: &'a Object,
+    start: u64,
+    bytes: Vec<u8>,
+    /// How much a request asks for.
+    ahead: u64,
+    /// What the last request was used for.
+    used: u64,
+    is_far: bool,
+}
+
+/// What a request asks for at least and at most, if it is answered at once. One page holds the headers of a few small members.
+const NEAR: std::ops::RangeInclusive<u64> = 4 << 10..=256 << 10;
+
+/// What it asks for from a store that takes [`FAR_AFTER`] to answer: a store takes about as long to begin as to send this much.
+const FAR: u64 = 4 << 20;
+const FAR_AFTER: Duration = Duration::from_millis(5);
+
+impl<'a> Window<'a> {
+    pub(super) fn new(store: &'a dyn Store, object: &'a Object) -> Window<'a> {
+        Window {
+            store,
+            object,
+            start: 0,
+            bytes: Vec::new(),
+            ahead: 64 << 10,
+            used: 0,
+            is_far: false,
+        }
+    }
+
+    /// The `count` bytes at `at`, which the object has.
+    pub(super) fn bytes(&mut self, at: u64, count: u64) -> Result<&[u8], Cause> {
+        let end = self.start + self.bytes.len() as u64;
+        if at < self.start || at + count > end {
+            self.read(at, count)?;
+        }
+        self.used = self.used.max(at + count - self.start);
+        let from = (at - self.start) as usize;
+        self.bytes
+            .get(from..from + count as usize)
+            .ok_or_else(|| short(self.object, at))
+    }
+
+    fn read(&mut self, at: u64, count: u64) -> Result<(), Cause> {
+        let end = self.start + self.bytes.len() as u64;
+        self.ahead = match at >= end && at < end + self.ahead {
+            _ if self.is_far => FAR,
+            // It goes on where the last one ended: members are small.
+            true => (self.ahead * 2).min(*NEAR.end()),
+            // It was used for its beginning: members are large.
+            false if self.used * 4 < self.bytes.len() as u64 => (self.ahead / 4).max(*NEAR.start()),
+            false => self.ahead,
+        };
+        let until = self.object.bytes.min(at + count.max(self.ahead));
+        let began = Instant::now();
+        self.bytes = self
+            .store
+            .read(self.object, at..until)
+            .map_err(Cause::Store)?;
+        self.is_far |= began.elapsed() > FAR_AFTER;
+        (self.start, self.used) = (at, 0);
+        if self.bytes.len() as u64 != until - at {
+            return Err(short(self.object, at));
+        }
+        Ok(())
+    }
+}
+
+/// A store that breaks its promise.
+fn short(object: &Object, at: u64) -> Cause {
+    Cause::Other(format!(
+        "its store gave other bytes at {at} than it was asked for, though it listed {}: if the store is yours, `read` must give the whole range or an error",
+        object.bytes
+    ))
+}
