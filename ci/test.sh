@@ -16,8 +16,8 @@ if grep "panicked at" "$log"; then
 fi
 
 # Features that are off by default, in one build.
-test=(cargo test --features nvjpeg,nvtx)
-run "${test[@]}" --no-run --lib --test nvtx --test decoding --test connections --test programs
+test=(cargo test --features nvjpeg,nvtx,object-store)
+run "${test[@]}" --no-run --lib --test nvtx --test decoding --test connections --test programs --test remote
 run "${test[@]}" --lib -- picture changes nvjpeg encoded
-run "${test[@]}" --test nvtx --test decoding --test connections
+run "${test[@]}" --test nvtx --test decoding --test connections --test remote
 run "${test[@]}" --test programs -- both_decoders found_on_the_web masked_on_the_device

@@ -49,6 +49,7 @@
 //! - Several processes, each with its share: [`World`](loader::World). Several devices in one process:
 //!   [`Epoch::split`](loader::Epoch::split). A run that goes on where it was interrupted:
 //!   [`DataLoader::state`] and [`DataLoader::resume`].
+//! - Where data lies, in a folder or a bucket, listed once and read in ranges: [`store`].
 //! - Samples that are broken: [`Builder::on_error`](loader::Builder::on_error); that fail now and then:
 //!   [`retry`](loader::Builder::retry); that hang: [`timeout`](loader::Builder::timeout).
 //! - What PyTorch's options are called here, from `persistent_workers` to `set_epoch`: the table in [`loader`].
@@ -67,6 +68,7 @@
 //! | `turbojpeg` | no | JPEG files decoded by libjpeg-turbo, which decodes only the part of an image that its crop needs; needs a C compiler, cmake and nasm to build (`No CMAKE_ASM_NASM_COMPILER could be found` means that nasm is missing) |
 //! | `nvjpeg` | no | JPEG files decoded by the GPU (`image::Decode`); nvJPEG is loaded at run time |
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
+//! | `object-store` | no | objects of S3, Google Cloud Storage, Azure and web servers: `store::RemoteStore`, and URLs in [`store::open`]; needs a C compiler to build, for the cryptography of TLS |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`IterableState`](loader::IterableState)), statistics and element types |
@@ -87,7 +89,7 @@
 //! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread for each device (and with
 //! [`timeout`](loader::Builder::timeout), the threads that hang, beside those that replace them). The CPU device has one thread for each of
 //! its streams; a device that decodes pictures (feature `nvjpeg`), one for its decoder; a [`dataset::Staged`], one for each blocking
-//! request in flight; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter` inside your
+//! request in flight; a `store::RemoteStore`, two from its first request on; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter` inside your
 //! `Dataset::get` cannot deadlock. It installs no signal handler and no panic hook. On Unix, it installs a handler of `pthread_atfork`,
 //! which counts forks in the child, so that a loader knows whether its threads are there. It sets one environment variable, and only with
 //! the feature `nvjpeg` on Linux: [`Device::cuda`] sets `CUDA_DEVICE_MAX_CONNECTIONS=32` if that is not set and the process has no other

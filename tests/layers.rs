@@ -33,7 +33,7 @@ const MOST_ROOT_NAMES: usize = 20;
 #[rustfmt::skip]
 const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "DocumentError", "Interrupted", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
-    "MadeStats", "Stage", "Tally", "TimedOut", "Way",
+    "MadeStats", "Stage", "StoreErrorKind", "Tally", "TimedOut", "Way",
     "Change", "Colour", "Cut", "Warp", "erase", "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
     "Chain", "ChainIter", "Either", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
     "Skip", "SkipIter", "Take", "TakeIter",

@@ -2,6 +2,8 @@
 
 use std::error::Error as StdError;
 use std::fmt;
+use std::io;
+use std::path::Path;
 
 use crate::error::{BoxError, Temporary};
 
@@ -70,6 +72,16 @@ impl StoreError {
     /// Returns where the object is, or its store: `s3://bucket/train/a.tar`.
     pub fn place(&self) -> &str {
         &self.place
+    }
+
+    /// What the system says of a file or a folder.
+    pub(super) fn of_file(path: &Path, error: &io::Error) -> StoreError {
+        let kind = match error.kind() {
+            io::ErrorKind::NotFound => StoreErrorKind::NotFound,
+            io::ErrorKind::PermissionDenied => StoreErrorKind::Denied,
+            _ => StoreErrorKind::Other,
+        };
+        StoreError::new(path.display().to_string(), kind, error.to_string())
     }
 
     /// The same, marked as one that may go away.

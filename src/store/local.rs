@@ -48,16 +48,20 @@ impl LocalFiles {
     /// # Errors
     ///
     /// If there is none of that path, or it is a file.
-    pub fn open(root: impl Into<PathBuf>) -> Result<LocalFiles, BoxError> {
+    pub fn open(root: impl Into<PathBuf>) -> Result<LocalFiles, StoreError> {
         let given: PathBuf = root.into();
-        let root = std::path::absolute(&given).map_err(|source| of_file(&given, source))?;
-        let metadata = fs::metadata(&root).map_err(|source| of_file(&root, source))?;
+        let absolute = std::path::absolute(&given);
+        let root = absolute.map_err(|error| StoreError::of_file(&given, &error))?;
+        let metadata = fs::metadata(&root);
+        let metadata = metadata.map_err(|error| StoreError::of_file(&root, &error))?;
         if !metadata.is_dir() {
-            return Err(format!(
-                "{} is a file, and no folder: open its folder, and ask for the object by its name",
-                root.display()
-            )
-            .into());
+            let what =
+                "it is a file, and no folder: open its folder, and ask for the object by its name";
+            return Err(StoreError::new(
+                root.display().to_string(),
+                StoreErrorKind::Other,
+                what,
+            ));
         }
         Ok(LocalFiles { root })
     }

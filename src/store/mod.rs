@@ -214,16 +214,22 @@ impl fmt::Debug for dyn Store {
 /// assert!(error.to_string().contains("ftp://"), "{error}");
 /// # Ok::<(), pinfeed::BoxError>(())
 /// ```
-pub fn open(url: &str) -> Result<Arc<dyn Store>, BoxError> {
+pub fn open(url: &str) -> Result<Arc<dyn Store>, StoreError> {
     match Place::of(url)? {
         Place::Folder(path) => Ok(Arc::new(LocalFiles::open(path)?)),
         #[cfg(feature = "object-store")]
-        Place::Remote { scheme, rest } => Ok(Arc::new(RemoteStore::of_place(scheme, &rest)?)),
+        Place::Remote { scheme, rest } => {
+            Ok(Arc::new(RemoteStore::of_place(scheme, &rest, Vec::new())?))
+        }
         #[cfg(not(feature = "object-store"))]
-        Place::Remote { scheme, .. } => Err(format!(
-            "{scheme}:// needs the feature `object-store` of pinfeed, which this program was built without"
-        )
-        .into()),
+        Place::Remote { scheme, .. } => {
+            let what = "it needs the feature `object-store` of pinfeed, which this program was built without";
+            Err(StoreError::new(
+                format!("{scheme}://"),
+                StoreErrorKind::Other,
+                what,
+            ))
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::error::BoxError;
+use super::error::{StoreError, StoreErrorKind};
 
 /// What a URL names.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,9 +32,12 @@ impl Place {
     /// # Errors
     ///
     /// If the URL is of no known kind, or names no place.
-    pub(super) fn of(url: &str) -> Result<Place, BoxError> {
+    pub(super) fn of(url: &str) -> Result<Place, StoreError> {
         if url.is_empty() {
-            return Err("an empty URL names no store: \".\" is this folder".into());
+            return Err(refused(
+                "an empty URL",
+                "it names no store: \".\" is this folder",
+            ));
         }
         let Some((scheme, rest)) = split(url) else {
             return Ok(Place::Folder(PathBuf::from(url)));
@@ -45,13 +48,14 @@ impl Place {
         }
         let known = REMOTE.iter().find(|(name, _)| *name == scheme);
         let Some((_, scheme)) = known else {
-            return Err(format!(
-                "{scheme}:// is of no kind that is known: there are s3://, gs://, az://, https://, http://, file://, and paths"
-            )
-            .into());
+            let there_are = "it is of no kind that is known: there are s3://, gs://, az://, https://, http://, file://, and paths";
+            return Err(refused(&format!("{scheme}://"), there_are));
         };
         if rest.split('/').next().is_none_or(str::is_empty) {
-            return Err(format!("{scheme}:// is followed by no name of a bucket or a host").into());
+            return Err(refused(
+                &format!("{scheme}://"),
+                "no name of a bucket or a host follows",
+            ));
         }
         Ok(Place::Remote {
             scheme,
@@ -71,19 +75,24 @@ fn split(url: &str) -> Option<(&str, &str)> {
     is_scheme.then_some((scheme, rest))
 }
 
+/// (Of the URL only what is shown: the rest may have a password.)
+fn refused(shown: &str, what: &str) -> StoreError {
+    StoreError::new(shown, StoreErrorKind::Other, what)
+}
+
 /// The path of a URL `file://`.
-fn folder_of(rest: &str) -> Result<PathBuf, BoxError> {
+fn folder_of(rest: &str) -> Result<PathBuf, StoreError> {
+    let url = format!("file://{rest}");
     let path = rest.strip_prefix("localhost").unwrap_or(rest);
     if !path.starts_with('/') {
         let host = path.split('/').next().unwrap_or_default();
-        return Err(format!(
-            "file://{rest} names the host {host:?}: a path of this machine has three slashes, file:///{path}"
-        )
-        .into());
+        let what = format!(
+            "it names the host {host:?}: a path of this machine has three slashes, file:///{path}"
+        );
+        return Err(refused(&url, &what));
     }
-    let path = decoded(path).ok_or_else(|| {
-        format!("file://{rest}: a % is followed by no two digits, or what they say is no UTF-8")
-    })?;
+    let what = "a % is followed by no two digits, or what they say is no UTF-8";
+    let path = decoded(path).ok_or_else(|| refused(&url, what))?;
     // file:///C:/data
     let of_drive = path.as_bytes().get(2) == Some(&b':') && cfg!(windows);
     Ok(PathBuf::from(if of_drive { &path[1..] } else { &path }))

@@ -11,13 +11,18 @@ macro_rules! programs {
         mod $program;
 
         #[test]
+        #[allow(clippy::needless_match)] // some end with a `BoxError`, which `?` does not turn into the other
         fn $program() -> Result<(), Box<dyn std::error::Error>> {
-            $program::main()
+            match $program::main() {
+                Ok(()) => Ok(()),
+                Err(error) => Err(error),
+            }
         }
     )*};
 }
 
 programs! {
+    a_store_of_ones_own,
     auto_lines,
     auto_workers,
     bad_lines,
@@ -70,6 +75,7 @@ programs! {
     pairs_in_batches,
     patience,
     picture_sizes,
+    pictures_in_a_store,
     point_clouds,
     predictions,
     pretraining,
@@ -79,6 +85,7 @@ programs! {
     rare_class,
     readme,
     recorded_evaluation,
+    records_in_shards,
     rehearsal,
     remote_archive,
     replay_buffer,

@@ -14,6 +14,7 @@ mod lookahead;
 mod staged;
 mod staged_async;
 mod staged_hanging;
+mod stores;
 mod streams;
 mod tables;
 #[cfg(feature = "webdataset")]

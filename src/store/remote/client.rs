@@ -52,8 +52,12 @@ pub(super) enum Protocol {
 }
 
 impl Client {
-    /// Makes the client of a bucket, from the environment; of a web server, from the URL.
-    pub(super) fn new(protocol: Protocol, url: &str) -> StoreResult<Client> {
+    /// Makes the client of a bucket, from the environment and the options; of a web server, from the URL.
+    pub(super) fn new(
+        protocol: Protocol,
+        url: &str,
+        given: &[(String, String)],
+    ) -> StoreResult<Client> {
         // (The store's own limits hold; these would end what takes long.)
         let (timeout, day) = (ClientConfigKey::Timeout, "1 day");
         let once = || RetryConfig {
@@ -62,30 +66,39 @@ impl Client {
         };
         Ok(match protocol {
             Protocol::S3 => {
-                let builder = AmazonS3Builder::from_env()
-                    .with_url(url)
-                    .with_config(AmazonS3ConfigKey::Client(timeout), day);
+                let mut builder = AmazonS3Builder::from_env().with_url(url);
+                for (key, value) in given {
+                    builder = builder.with_config(key.parse()?, value);
+                }
+                let builder = builder.with_config(AmazonS3ConfigKey::Client(timeout), day);
                 let store = builder.with_retry(once()).with_http_connector(Connector);
                 Client::of_pages(store.build()?)
             }
             Protocol::Google => {
-                let builder = GoogleCloudStorageBuilder::from_env()
-                    .with_url(url)
-                    .with_config(GoogleConfigKey::Client(timeout), day);
+                let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url);
+                for (key, value) in given {
+                    builder = builder.with_config(key.parse()?, value);
+                }
+                let builder = builder.with_config(GoogleConfigKey::Client(timeout), day);
                 let store = builder.with_retry(once()).with_http_connector(Connector);
                 Client::of_pages(store.build()?)
             }
             Protocol::Azure => {
-                let builder = MicrosoftAzureBuilder::from_env()
-                    .with_url(url)
-                    .with_config(AzureConfigKey::Client(timeout), day);
+                let mut builder = MicrosoftAzureBuilder::from_env().with_url(url);
+                for (key, value) in given {
+                    builder = builder.with_config(key.parse()?, value);
+                }
+                let builder = builder.with_config(AzureConfigKey::Client(timeout), day);
                 let store = builder.with_retry(once()).with_http_connector(Connector);
                 Client::of_pages(store.build()?)
             }
             Protocol::Http => {
-                let options = ClientOptions::default()
-                    .with_config(timeout, day)
-                    .with_allow_http(url.starts_with("http://"));
+                let mut options =
+                    ClientOptions::default().with_allow_http(url.starts_with("http://"));
+                for (key, value) in given {
+                    options = options.with_config(key.parse()?, value);
+                }
+                let options = options.with_config(timeout, day);
                 let builder = HttpBuilder::new()
                     .with_url(url)
                     .with_client_options(options);

@@ -7,7 +7,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::client::Client;
 use super::pace::Pace;
-use crate::error::BoxError;
+use crate::store::error::StoreError;
 use crate::sync::{Arc, Mutex, OnceLock, channel};
 use crate::system::Process;
 
@@ -56,8 +56,8 @@ impl Engine {
     /// Those of `make`, which is called if there are none.
     pub(super) fn client(
         &self,
-        make: impl FnOnce() -> Result<Client, BoxError>,
-    ) -> Result<Client, BoxError> {
+        make: impl FnOnce() -> Result<Client, StoreError>,
+    ) -> Result<Client, StoreError> {
         let engine = self.of_this_process();
         if let Some(client) = engine.client.get() {
             return Ok(client.clone());

@@ -183,7 +183,8 @@ impl Failure {
     /// The connection is at fault, or what came through it, or nothing was sent.
     fn of_transport(error: &ClientError, request: Request) -> Failure {
         let text = error.to_string();
-        if text.contains("non-partial response") {
+        let has_no_ranges = matches!(error, ClientError::NotSupported { .. }); // of a web server
+        if has_no_ranges || text.contains("non-partial response") {
             return Failure::lasting(
                 StoreErrorKind::Other,
                 "the server ignores ranges, and sends whole objects: read whole objects of it, or serve them by a server that knows `Range`",

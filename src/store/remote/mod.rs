@@ -23,7 +23,8 @@ use self::pace::{Pace, back_off};
 use super::error::{StoreError, StoreErrorKind};
 use super::{Object, Store, length_of};
 use crate::error::BoxError;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Mutex, Ordering, log};
+use crate::sync::log;
+use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Mutex, Ordering};
 
 /// Objects of S3, Google Cloud Storage, Azure or a web server, as a [`Store`] (feature `object-store`).
 ///
@@ -84,6 +85,8 @@ pub struct RemoteStore {
     prefix: String,
     /// What the client is made of.
     endpoint: String,
+    /// They may be secret.
+    options: Vec<(String, String)>,
     shared: Arc<Shared>,
     engine: Engine,
 }
@@ -139,25 +142,65 @@ impl RemoteStore {
     /// # Errors
     ///
     /// If the URL is of no such kind, or the environment has a setting that is wrong.
-    pub fn open(url: &str) -> Result<RemoteStore, BoxError> {
+    pub fn open(url: &str) -> Result<RemoteStore, StoreError> {
+        RemoteStore::open_with(url, [("", ""); 0])
+    }
+
+    /// Opens a store as [`open`](RemoteStore::open) does, with settings that come before those of the environment: for a second server, or
+    /// credentials that the program has from elsewhere. Their names are those of the variables, in lower case, as in
+    /// [`AmazonS3ConfigKey`](https://docs.rs/object_store/0.14/object_store/aws/enum.AmazonS3ConfigKey.html), `GoogleConfigKey`,
+    /// `AzureConfigKey` and, for web servers, `ClientConfigKey`. `timeout` is [`with_timeout`](RemoteStore::with_timeout)'s alone.
+    ///
+    /// # Errors
+    ///
+    /// If the URL is of no such kind, or a setting is wrong.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::store::RemoteStore;
+    ///
+    /// let options = [
+    ///     ("aws_endpoint", "https://minio.example.org:9000"),
+    ///     ("aws_access_key_id", "reader"),
+    ///     ("aws_secret_access_key", "not in a log"),
+    /// ];
+    /// let store = RemoteStore::open_with("s3://bucket/train", options)?;
+    /// assert_eq!(format!("{store:?}"), r#"RemoteStore("s3://bucket/train")"#);
+    /// # Ok::<(), pinfeed::BoxError>(())
+    /// ```
+    pub fn open_with<K: Into<String>, V: Into<String>>(
+        url: &str,
+        options: impl IntoIterator<Item = (K, V)>,
+    ) -> Result<RemoteStore, StoreError> {
         match super::url::Place::of(url)? {
-            super::url::Place::Remote { scheme, rest } => RemoteStore::of_place(scheme, &rest),
-            super::url::Place::Folder(path) => Err(format!(
-                "{} is a folder of this machine: LocalFiles opens it",
-                path.display()
-            )
-            .into()),
+            super::url::Place::Remote { scheme, rest } => {
+                let options = options.into_iter();
+                let options = options.map(|(key, value)| (key.into(), value.into()));
+                RemoteStore::of_place(scheme, &rest, options.collect())
+            }
+            super::url::Place::Folder(path) => Err(StoreError::new(
+                path.display().to_string(),
+                StoreErrorKind::Other,
+                "it is a folder of this machine: LocalFiles opens it",
+            )),
         }
     }
 
-    pub(super) fn of_place(scheme: &'static str, rest: &str) -> Result<RemoteStore, BoxError> {
+    pub(super) fn of_place(
+        scheme: &'static str,
+        rest: &str,
+        options: Vec<(String, String)>,
+    ) -> Result<RemoteStore, StoreError> {
         let (host, path) = rest.split_once('/').unwrap_or((rest, ""));
         if host.contains('@') {
             // (It is not repeated: what is before the @ may be a password.)
-            return Err(format!(
-                "{scheme}://…@…: a URL has no place for a name and a password: credentials come from the environment"
-            )
-            .into());
+            let what = "a URL has no place for a name and a password: credentials come from the environment, or by open_with";
+            return Err(StoreError::new(
+                format!("{scheme}://…@…"),
+                StoreErrorKind::Other,
+                what,
+            ));
         }
         let path = path.trim_matches('/');
         let protocol = match scheme {
@@ -175,17 +218,26 @@ impl RemoteStore {
         if protocol == Protocol::Http {
             if let Some((shown, _)) = url.split_once(['?', '#']) {
                 // (Nor is this: a signature is a password.)
-                return Err(format!("{shown}?…: the URL of a folder has no question, and no `#`: keys are put behind it").into());
+                let what =
+                    "the URL of a folder has no question, and no `#`: keys are put behind it";
+                return Err(StoreError::new(
+                    format!("{shown}?…"),
+                    StoreErrorKind::Other,
+                    what,
+                ));
             }
             endpoint = url.clone();
             prefix.clear();
         } else {
-            Path::parse(path).map_err(|error| format!("{url}: {error}"))?;
+            Path::parse(path).map_err(|error| {
+                StoreError::new(&*url, StoreErrorKind::Other, error.to_string())
+            })?;
         }
         let store = RemoteStore {
             url,
             prefix,
             endpoint,
+            options,
             shared: Arc::new(Shared {
                 protocol,
                 limits: Limits {
@@ -253,11 +305,15 @@ impl RemoteStore {
         }
     }
 
-    fn client(&self) -> Result<Client, BoxError> {
+    fn client(&self) -> Result<Client, StoreError> {
         self.engine.client(|| {
-            Client::new(self.shared.protocol, &self.endpoint).map_err(|error| {
-                let what = plain(&error.to_string());
-                StoreError::new(&*self.url, StoreErrorKind::Other, what).into()
+            let protocol = self.shared.protocol;
+            Client::new(protocol, &self.endpoint, &self.options).map_err(|error| {
+                let mut what = plain(&error.to_string());
+                for (key, value) in self.options.iter().filter(|(_, value)| !value.is_empty()) {
+                    what = what.replace(value, &format!("[{key}]"));
+                }
+                StoreError::new(&*self.url, StoreErrorKind::Other, what)
             })
         })
     }
