@@ -634,7 +634,10 @@ fn openings_own_what_they_need() {
     let expected = openings(&sampler, 0, 0, 0, 1);
     let own: Openings = sampler.openings(0, 0, 0, 1).unwrap();
     drop(sampler);
-    let found = std::thread::spawn(move || own.collect::<Vec<_>>())
+    let found = std::thread::Builder::new()
+        .name("other".to_owned())
+        .spawn(move || own.collect::<Vec<_>>())
+        .unwrap()
         .join()
         .unwrap();
     assert_eq!(found, expected);
