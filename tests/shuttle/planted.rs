@@ -66,6 +66,8 @@ planted! {
     lost_places: "a request that hangs keeps its place", "staged::requests_hang";
     lost_workers: "a worker waits for a request for ever", "staged::requests_hang";
     untold: "the thread that waits for a request is not told", "staged::requests_are_made_ahead";
+    wrong_room: "room is given in the wrong order", "blocks::blocks_are_read_once";
+    kept_room: "what is done with keeps its room", "blocks::blocks_are_read_once";
     still_failed: "a task that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     stale_slabs: "a task that is made again has a slab that it gave up", "failures::a_batch_is_made_again_while_its_slab_comes";
     tickets: "the ticket is taken when the wait begins", "loading::batches_come_in_order";

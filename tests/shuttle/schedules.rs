@@ -9,6 +9,7 @@
 
 mod ahead;
 mod any_order;
+mod blocks;
 mod boundaries;
 mod bytes;
 mod copies;

@@ -271,6 +271,7 @@ impl<S: BlockSource> Blocked<S> {
             used: None,
             alone: None,
         };
+        let mut has_waited = false;
         loop {
             let mut pieces = requests.pieces.lock();
             let timeout = own.or_else(|| pieces.timeout(pass));
@@ -298,6 +299,7 @@ impl<S: BlockSource> Blocked<S> {
                     }
                 }
                 Found::NoRoom => {
+                    has_waited = true;
                     let now = Instant::now();
                     check_time(began, end, now)?;
                     let _fetching = Fetching::begin();
@@ -306,12 +308,13 @@ impl<S: BlockSource> Blocked<S> {
                         None => requests.changed.wait(&mut pieces),
                     }
                 }
+                Found::Alone(None) if has_waited => return Err(NOT_NEEDED.into()),
+                Found::Gone => return Err(NOT_NEEDED.into()),
                 Found::Alone(used) => {
                     using.used = used;
                     drop(pieces);
                     return self.find_alone(index, (began, timeout), using);
                 }
-                Found::Gone => return Err(NOT_NEEDED.into()),
             }
         }
     }
@@ -463,7 +466,7 @@ impl<S: BlockSource> Drop for Using<'_, S> {
         let mut gone = Gone::default();
         let mut pieces = self.blocked.requests().pieces.lock();
         if let Some(piece) = self.alone {
-            pieces.forget(piece, &mut gone);
+            pieces.forget_alone(piece, &mut gone);
         }
         if let Some(used) = self.used {
             pieces.used(used, &mut gone);

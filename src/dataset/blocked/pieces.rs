@@ -9,7 +9,8 @@
 //!
 //! Room is given to the pieces of a *line* (passes that follow each other, in one session) in the order in which they are needed. Take the
 //! first position of the line whose sample was neither taken nor settled. A piece that has room, and comes before this position's
-//! piece in that order, has another sample behind the position, or it would have been forgotten. So both are open there, and
+//! piece in that order, has another sample behind the position, or it would have been forgotten. (A piece that another pass has room
+//! for does not take the line's before its turn; if it is let go by the other before that, it is fetched again.) So both are open there, and
 //! so many pieces as are open at once have room together (`Blocked::check_room`). Therefore that sample's piece has room, and the line goes on.
 //! Positions that are never taken, for their batch has failed, are settled when the program takes the error; the data set is told of that.
 //!
@@ -55,7 +56,10 @@ struct Piece<F> {
     block: u64,
     samples: Range<u64>,
     bytes: usize,
-    has_room: bool,
+    /// It is fetched for one `get`, and no pass needs it.
+    is_alone: bool,
+    /// It is one sample that was announced, and is in no opening.
+    is_single: bool,
     timeout: Option<Duration>,
     stage: Stage<F>,
     needs: Vec<Need>,
@@ -74,6 +78,8 @@ struct Need {
     pass: u32,
     line: u64,
     turn: Turn,
+    /// It was its turn: what the piece takes is within the line's part of the room.
+    has_room: bool,
     /// How many of its samples the pass has yet to take.
     left: u64,
     /// From this position on, it needs nothing of the piece.
@@ -354,6 +360,7 @@ impl<F: Clone> Pieces<F> {
             pass,
             line: course.line,
             turn,
+            has_room: false,
             left: uses,
             until,
             marks: vec![mark; count],
@@ -367,18 +374,15 @@ impl<F: Clone> Pieces<F> {
             block,
             samples: samples.clone(),
             bytes,
-            has_room: false,
+            is_alone: false,
+            is_single: mark == Mark::Announced,
             timeout: course.timeout,
             stage: Stage::Waits,
             needs: Vec::new(),
         });
-        let is_of_line = piece.needs.iter().any(|other| other.line == need.line);
+        // Also if it is there for another pass, whose turn came before: that one may be over soon.
         if let Some(line) = self.lines.get_mut(&need.line) {
-            match piece.has_room {
-                true if is_of_line => {}
-                true => line.held_bytes += piece.bytes as u128,
-                false => _ = line.waiting.insert(turn, number),
-            }
+            line.waiting.insert(turn, number);
         }
         piece.needs.push(need);
         if mark == Mark::Unknown {
@@ -453,10 +457,9 @@ impl<F: Clone> Pieces<F> {
                 None => Found::Alone(None),
             };
         };
-        let is_one = piece.samples.end - piece.samples.start == 1;
         if matches!(piece.stage, Stage::Waits) {
             // One sample waits for no room in the line: there is some for one beyond the bound, in the end.
-            if is_one {
+            if piece.is_single {
                 self.singles -= 1; // it is made anew
                 self.leave(number, pass, &mut Gone::default());
                 return Found::Alone(None);
@@ -502,15 +505,28 @@ impl<F: Clone> Pieces<F> {
         if self.leaving_bytes > 0 {
             return false; // there may be some at once
         }
-        let line = self.passes.get(&pass).map(|course| course.line);
-        let Some(line) = line.and_then(|line| self.lines.get(&line)) else {
+        let number = self.passes.get(&pass).map_or(0, |course| course.line);
+        let Some(line) = self.lines.get(&number) else {
             return true;
         };
-        let first = line.waiting.values().next();
-        let Some(first) = first.and_then(|first| self.pieces.get(first)) else {
+        let Some((_, first)) = line.waiting.first_key_value() else {
             return false; // it is given room at this moment
         };
-        line.held_bytes == 0 || line.held_bytes + first.bytes as u128 <= line.quota(max_bytes)
+        let (of_line, _) = self.takes(*first, number);
+        line.held_bytes == 0 || line.held_bytes + of_line <= line.quota(max_bytes)
+    }
+
+    /// What a piece takes of a line's room, if it is given to a pass of the line, and of all.
+    fn takes(&self, piece: u64, line: u64) -> (u128, u128) {
+        let Some(piece) = self.pieces.get(&piece) else {
+            return (0, 0);
+        };
+        let bytes = piece.bytes as u128;
+        let mut needs = piece.needs.iter().filter(|need| need.has_room);
+        let has_room = needs.clone().next().is_some();
+        let has_line = needs.any(|need| need.line == line);
+        let of = |has| if has { 0 } else { bytes };
+        (of(has_line), of(has_room))
     }
 
     /// Gives room to what waits for it, in order. Returns what is to be fetched, and how long that may take.
@@ -518,25 +534,24 @@ impl<F: Clone> Pieces<F> {
         let mut given = Vec::new();
         let lines: Vec<u64> = self.lines.keys().copied().collect();
         for line in lines {
-            while let Some(number) = self.next_with_room(line, max_bytes) {
+            while let Some((turn, number)) = self.next_with_room(line, max_bytes) {
+                let (of_line, of_all) = self.takes(number, line);
+                if let Some(line) = self.lines.get_mut(&line) {
+                    line.waiting.remove(&turn);
+                    line.held_bytes += of_line;
+                }
                 let Some(piece) = self.pieces.get_mut(&number) else {
-                    break; // cannot be
+                    continue; // cannot be
                 };
-                piece.has_room = true;
-                let bytes = piece.bytes as u128;
-                given.push((number, piece.timeout));
-                self.held_bytes += bytes;
-                self.open += 1;
-                let mut charged: Vec<u64> = Vec::new();
-                for need in &piece.needs {
-                    let Some(line) = self.lines.get_mut(&need.line) else {
-                        continue;
-                    };
-                    line.waiting.remove(&need.turn);
-                    if !charged.contains(&need.line) {
-                        charged.push(need.line);
-                        line.held_bytes += bytes;
-                    }
+                let has_room = piece.needs.iter().any(|need| need.has_room);
+                let mut needs = piece.needs.iter_mut();
+                if let Some(need) = needs.find(|need| need.turn == turn) {
+                    need.has_room = true;
+                }
+                self.held_bytes += of_all;
+                if !has_room {
+                    self.open += 1;
+                    given.push((number, piece.timeout));
                 }
             }
         }
@@ -545,17 +560,17 @@ impl<F: Clone> Pieces<F> {
     }
 
     /// The piece of a line that comes next, if it has room now.
-    fn next_with_room(&self, line: u64, max_bytes: usize) -> Option<u64> {
-        let line = self.lines.get(&line)?;
-        let number = *match planted("room is given in the wrong order") {
-            true => line.waiting.values().next_back(),
-            false => line.waiting.values().next(),
+    fn next_with_room(&self, number: u64, max_bytes: usize) -> Option<(Turn, u64)> {
+        let line = self.lines.get(&number)?;
+        let (turn, piece) = match planted("room is given in the wrong order") {
+            true => line.waiting.last_key_value(),
+            false => line.waiting.first_key_value(),
         }?;
-        let bytes = self.pieces.get(&number)?.bytes as u128;
-        let fits = line.held_bytes + bytes <= line.quota(max_bytes)
-            && self.held_bytes + bytes <= max_bytes as u128;
+        let (of_line, of_all) = self.takes(*piece, number);
+        let fits = line.held_bytes + of_line <= line.quota(max_bytes)
+            && self.held_bytes + of_all <= max_bytes as u128;
         let is_alone = self.held_bytes == 0;
-        (fits || is_alone).then_some(number)
+        (fits || is_alone).then_some((*turn, *piece))
     }
 
     /// Room for one sample that is fetched alone: among the others if there is some, or else beyond them, one at a time. `None`: not now.
@@ -567,14 +582,12 @@ impl<F: Clone> Pieces<F> {
         (now, timeout): (Instant, Option<Duration>),
     ) -> Option<u64> {
         let has_room = self.held_bytes + bytes as u128 <= max_bytes as u128;
-        if !has_room {
-            if self
-                .beyond
-                .is_some_and(|(_, until)| until.is_none_or(|until| until > now))
-                && !planted("any number of samples is beyond the bound")
-            {
-                return None;
-            }
+        let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
+        // (What is being dropped may be the one that was beyond.)
+        let is_free =
+            self.leaving_bytes == 0 && self.beyond.is_none_or(|(_, until)| is_over(until));
+        if !has_room && !is_free && !planted("any number of samples is beyond the bound") {
+            return None;
         }
         self.made += 1;
         let number = self.made;
@@ -591,7 +604,8 @@ impl<F: Clone> Pieces<F> {
             block,
             samples: index..index + 1,
             bytes,
-            has_room: true,
+            is_alone: true,
+            is_single: false,
             timeout,
             stage: Stage::Waits,
             needs: Vec::new(),
@@ -710,7 +724,7 @@ impl<F: Clone> Pieces<F> {
             .for_each(|pass| self.end(pass, &mut gone));
         let left: Vec<u64> = self.pieces.keys().copied().collect();
         left.into_iter()
-            .for_each(|piece| self.forget(piece, &mut gone));
+            .for_each(|piece| self.forget_alone(piece, &mut gone));
         gone
     }
 
@@ -730,20 +744,49 @@ impl<F: Clone> Pieces<F> {
                 course.needs.remove(&start);
             }
         }
-        let is_of_line = piece.needs.iter().any(|other| other.line == need.line);
+        let mut with_room = piece.needs.iter().filter(|other| other.has_room);
+        let has_room = with_room.clone().next().is_some();
+        let has_line = with_room.any(|other| other.line == need.line);
+        let is_needed = !piece.needs.is_empty();
         if let Some(line) = self.lines.get_mut(&need.line) {
             line.waiting.remove(&need.turn);
-            if piece.has_room && !is_of_line {
+            if need.has_room && !has_line {
                 line.held_bytes -= piece.bytes as u128;
             }
         }
-        if piece.needs.is_empty() {
-            self.forget(number, gone);
+        if need.has_room && !has_room {
+            self.vacate(number, gone);
+        }
+        if !is_needed {
+            self.forget(number);
         }
     }
 
-    /// Nothing needs a piece any more.
-    pub(super) fn forget(&mut self, number: u64, gone: &mut Gone<F>) {
+    /// A piece has no room any more: what there is of it is dropped. If it is needed, it is fetched again when its turn comes.
+    fn vacate(&mut self, number: u64, gone: &mut Gone<F>) {
+        let Some(piece) = self.pieces.get_mut(&number) else {
+            return;
+        };
+        let bytes = piece.bytes as u128;
+        self.open -= 1;
+        match std::mem::replace(&mut piece.stage, Stage::Waits) {
+            Stage::Waits => self.held_bytes -= bytes,
+            Stage::Asked(request) => {
+                self.held_bytes -= bytes;
+                self.cancelled += 1;
+                gone.requests.push(request);
+            }
+            Stage::Here(request, fetched) => {
+                self.leaving_bytes += bytes;
+                gone.bytes += bytes;
+                gone.requests.push(request);
+                gone.fetched.push(fetched);
+            }
+        }
+    }
+
+    /// Nothing needs a piece any more, which has no room.
+    fn forget(&mut self, number: u64) {
         let Some(piece) = self.pieces.remove(&number) else {
             return;
         };
@@ -751,29 +794,16 @@ impl<F: Clone> Pieces<F> {
         if self.of_samples.get(&samples) == Some(&number) {
             self.of_samples.remove(&samples);
         }
-        if piece.has_room {
-            self.open -= 1;
-            match piece.stage {
-                Stage::Here(..) => {
-                    self.leaving_bytes += piece.bytes as u128;
-                    gone.bytes += piece.bytes as u128;
-                }
-                Stage::Waits | Stage::Asked(_) => self.held_bytes -= piece.bytes as u128,
-            }
-        }
         if self.beyond.is_some_and(|(beyond, _)| beyond == number) {
             self.beyond = None;
         }
-        match piece.stage {
-            Stage::Waits => {}
-            Stage::Asked(request) => {
-                self.cancelled += 1;
-                gone.requests.push(request);
-            }
-            Stage::Here(request, fetched) => {
-                gone.requests.push(request);
-                gone.fetched.push(fetched);
-            }
+    }
+
+    /// What was fetched alone is not needed any more.
+    pub(super) fn forget_alone(&mut self, piece: u64, gone: &mut Gone<F>) {
+        if self.pieces.get(&piece).is_some_and(|piece| piece.is_alone) {
+            self.vacate(piece, gone);
+            self.forget(piece);
         }
     }
 }
