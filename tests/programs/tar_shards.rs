@@ -57,7 +57,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         }
         assert_eq!(seen, 90);
     }
-    let mut brightness = Vec::new();
+    let mut brightness: Vec<u8> = Vec::new();
     for batch in valid.epoch(0) {
         brightness.extend(batch?.0.as_slice().iter().step_by(3 * 8 * 8));
     }
