@@ -6,6 +6,7 @@
 extern crate watch;
 
 mod batch_samplers;
+mod blocks;
 mod chosen;
 mod combinations;
 mod complaints;

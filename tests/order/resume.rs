@@ -189,19 +189,24 @@ fn run() -> impl Strategy<Value = Run> {
     )
 }
 
+fn sharding() -> impl Strategy<Value = Sharding> {
+    let strided = Sharding::Strided { drop_last: false };
+    prop::sample::select(vec![Sharding::Slices, strided, Sharding::Interleaved])
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, ..ProptestConfig::default() })]
 
     /// The union is the epoch, in order per global batch, each sample with its own random numbers.
     #[test]
     fn stopped_anywhere_and_resumed_anyhow_it_is_the_epoch(
-        samples in 1u64..300, slices in 1usize..4, runs in prop::collection::vec(run(), 1..5), number in 0u64..3, fills: bool, strided: bool
+        samples in 1u64..300, slices in 1usize..4, runs in prop::collection::vec(run(), 1..5), number in 0u64..3, fills: bool, sharding in sharding()
     ) {
         let job = Job {
             samples,
             global_batch: 12 * slices,
             last: if fills { LastBatch::Fill } else { LastBatch::Partial },
-            sharding: if strided { Sharding::Strided { drop_last: false } } else { Sharding::Slices },
+            sharding,
         };
         prop_assert_eq!(interrupted(job, &runs, number), epoch(job, number));
     }

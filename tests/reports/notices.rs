@@ -2,15 +2,16 @@
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use pinfeed::device::Hostile;
 use pinfeed::error::CollateError;
-use pinfeed::loader::{Limit, Stats};
+use pinfeed::loader::{Limit, Sharding, Stats, World};
 use pinfeed::sample::{Field, Filled, Layout, Row};
-use pinfeed::sampler::{BatchSampler, Batches, SequentialSampler};
+use pinfeed::sampler::{BatchSampler, Batches, BlockSampler, Blocks, SequentialSampler};
 use pinfeed::{BoxError, DataLoader, Device, Error, Sample, Tensor, TensorDataset, from_fn};
 
 thread_local! {
@@ -100,6 +101,39 @@ fn a_batch_sampler_logs_at_once() {
     assert_eq!(log.len(), 1, "{log:?}");
     let (log, state) = logged(|| loader.state());
     assert_eq!((log.len(), state.epoch()), (2, 1));
+}
+
+/// Ranks that read the same blocks, or that have few of their own, are told of a better number of tracks.
+#[test]
+fn ranks_without_tracks_of_their_own_are_warned_of() {
+    let said = |tracks: Option<u64>, ranks, sharding| {
+        let (log, _) = logged(|| {
+            let blocks = Arc::new(Blocks::even(10_000, 2).unwrap());
+            let sampler = match tracks {
+                Some(tracks) => BlockSampler::new(blocks).with_tracks(tracks).unwrap(),
+                None => BlockSampler::in_order(blocks),
+            };
+            let builder = DataLoader::builder(from_fn(10_000, |index, _| Ok(index as i64)))
+                .sampler(sampler)
+                .sharding(sharding)
+                .world(World::new(0, ranks).unwrap());
+            builder.build::<Tensor<i64>>().unwrap()
+        });
+        assert!(log.len() <= 1, "{log:?}");
+        log.into_iter().next().unwrap_or_default()
+    };
+    let interleaved = Sharding::Interleaved;
+    assert_eq!(said(Some(384), 8, interleaved), "");
+    assert_eq!(said(None, 1, Sharding::Slices), "");
+    let uneven = said(Some(384), 7, interleaved);
+    assert!(
+        uneven.contains("384 tracks")
+            && uneven.contains("with_tracks a multiple of 7, such as 385"),
+        "{uneven}"
+    );
+    assert!(said(Some(16), 8, interleaved).contains("with_tracks 32"));
+    assert!(said(None, 8, interleaved).contains("reads all blocks"));
+    assert!(said(Some(384), 8, Sharding::Slices).contains("Interleaved"));
 }
 
 /// An epoch without batches trains nothing: whoever builds a loader of such is told so, once.

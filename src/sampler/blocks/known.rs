@@ -129,7 +129,8 @@ impl Known {
                 let chunk = &mut chunk[..CHUNK.min(places.len())];
                 self.of_track(epoch, track, place, chunk);
                 place += chunk.len() as u64;
-                for (index, found) in places.by_ref().zip(chunk) {
+                // (The chunk comes first: it ends before another place is taken.)
+                for (found, index) in chunk.iter().zip(places.by_ref()) {
                     *index = *found;
                 }
             }

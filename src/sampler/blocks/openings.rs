@@ -7,6 +7,22 @@ use std::ops::Range;
 ///
 /// A *lane* is what takes every `lanes`-th position of an epoch's order: a rank or, where several devices share a rank's batches, one of
 /// its devices ([`Sharding::Interleaved`](crate::loader::Sharding::Interleaved)).
+///
+/// # Examples
+///
+/// Two lanes share the blocks of an order that has one track, so each uses half of them:
+///
+/// ```
+/// use std::sync::Arc;
+///
+/// use pinfeed::sampler::{BlockSampler, Blocks, Opening, Sampler};
+///
+/// let sampler = BlockSampler::in_order(Arc::new(Blocks::even(20, 10)?));
+/// let mut of_lane_1 = sampler.openings(0, 0, 1, 2).ok_or("it has blocks")?;
+/// let first = Opening { block: 0, samples: 0..10, first: 1, until: 10, uses: 5 };
+/// assert_eq!(of_lane_1.next(), Some(first));
+/// # Ok::<(), pinfeed::BoxError>(())
+/// ```
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Opening {
     /// The number of the block.
