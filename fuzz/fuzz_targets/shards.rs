@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use libfuzzer_sys::fuzz_target;
 use pinfeed::dataset::BlockSource;
-use pinfeed::store::{Object, Store};
 use pinfeed::rng::RngKey;
+use pinfeed::store::{Object, Store};
 use pinfeed::webdataset::{WebDataset, WebDatasetBuilder};
 use pinfeed::{BoxError, SampleRng};
 
@@ -21,7 +21,11 @@ impl Store for Memory {
 
     fn object(&self, key: &str) -> Result<Object, BoxError> {
         let bytes = self.0.get(key).ok_or("there is none")?.len() as u64;
-        Ok(Object { key: key.to_owned(), bytes, version: None })
+        Ok(Object {
+            key: key.to_owned(),
+            bytes,
+            version: None,
+        })
     }
 
     fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
@@ -32,10 +36,17 @@ impl Store for Memory {
 
 fn read(builder: WebDatasetBuilder, len: usize) {
     let built = builder.extent_bytes(1_000).build(|sample, _| {
-        Ok(sample.fields().map(|(name, contents)| name.len().min(1) * contents.len()).sum::<usize>())
+        Ok(sample
+            .fields()
+            .map(|(name, contents)| name.len().min(1) * contents.len())
+            .sum::<usize>())
     });
     let Ok(data) = built else { return };
-    let mut rng = SampleRng::for_sample(RngKey { seed: 0, epoch: 0, position: 0 });
+    let mut rng = SampleRng::for_sample(RngKey {
+        seed: 0,
+        epoch: 0,
+        position: 0,
+    });
     let blocks = data.blocks();
     for block in 0..blocks.len() {
         let extent = data.fetch(block, blocks.range(block)).unwrap();
@@ -52,8 +63,14 @@ fuzz_target!(|bytes: &[u8]| {
     let of = |store| WebDataset::builder(Memory(BTreeMap::from(store)), "a.tar");
     read(of([("a.tar", bytes.to_vec()), ("b", vec![])]), bytes.len());
     let shard = vec![0; 1 << 16];
-    read(of([("a.tar", shard.clone()), ("a.idx", bytes.to_vec())]).dali_index("a.idx"), shard.len());
-    if let Ok(wids) = WebDataset::from_wids(Memory(BTreeMap::from([("a.json", bytes.to_vec())])), "a.json") {
+    read(
+        of([("a.tar", shard.clone()), ("a.idx", bytes.to_vec())]).dali_index("a.idx"),
+        shard.len(),
+    );
+    if let Ok(wids) = WebDataset::from_wids(
+        Memory(BTreeMap::from([("a.json", bytes.to_vec())])),
+        "a.json",
+    ) {
         read(wids, 0);
     }
     if let Ok(pattern) = std::str::from_utf8(&bytes[..bytes.len().min(64)]) {
