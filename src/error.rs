@@ -3,6 +3,7 @@
 mod display;
 mod document;
 mod interrupted;
+mod item;
 mod shapes;
 mod stack;
 mod temporary;
@@ -15,6 +16,7 @@ use crate::shape::{DType, Shape};
 
 pub use document::DocumentError;
 pub use interrupted::Interrupted;
+pub use item::ItemError;
 pub use stack::StackMisfit;
 pub use temporary::Temporary;
 pub(crate) use temporary::is_temporary;

@@ -16,6 +16,8 @@ pub(super) enum Tag {
     Pack = 7,
     Documents = 8,
     Lines = 9,
+    Filter = 10,
+    FlatMap = 11,
 }
 
 /// The fingerprint of a source that is made of others: what it is, and its numbers, among which are the fingerprints of the others.

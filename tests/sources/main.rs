@@ -6,6 +6,7 @@
 extern crate watch;
 
 mod datasets;
+mod filtered;
 mod get_many;
 mod interrupted;
 mod lines;
