@@ -33,9 +33,9 @@ const MOST_ROOT_NAMES: usize = 20;
 #[rustfmt::skip]
 const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "DocumentError", "Interrupted", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
-    "MadeStats", "Stage", "Tally", "TimedOut", "Way",
+    "MadeStats", "ItemError", "Stage", "Tally", "TimedOut", "Way",
     "Change", "Colour", "Cut", "Warp", "erase", "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
-    "Chain", "ChainIter", "Either", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
+    "BucketByLengthIter", "Chain", "ChainIter", "Either", "FilterIter", "FlatMap", "FlatMapIter", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
     "Skip", "SkipIter", "Take", "TakeIter",
     "BoxError", "Cached", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];

@@ -5,8 +5,8 @@ use std::fmt;
 
 use super::{BoxError, Interrupted};
 
-/// An item of an iterable could not be had, for a [`Filter`](crate::iterable::Filter) or a [`FlatMap`](crate::iterable::FlatMap), which load
-/// items while they pull them.
+/// An item of an iterable could not be had, for a [`Filter`](crate::iterable::Filter), a [`FlatMap`](crate::iterable::FlatMap) or a
+/// [`BucketByLength`](crate::iterable::BucketByLength), which load items while they pull them.
 ///
 /// It prints as the item's number and the cause, and its [`source`](StdError::source) begins behind the cause.
 #[derive(Debug)]

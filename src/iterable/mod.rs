@@ -4,8 +4,9 @@
 //! trait. What changes a source is a method:
 //! [`map`](IterableDataset::map), [`filter`](IterableDataset::filter), [`flat_map`](IterableDataset::flat_map),
 //! [`shuffle`](IterableDataset::shuffle), [`chain`](IterableDataset::chain), [`take`](IterableDataset::take),
-//! [`skip`](IterableDataset::skip), [`repeat`](IterableDataset::repeat), [`pack`](IterableDataset::pack);
-//! and [`mix()`] gives items of several in proportions.
+//! [`skip`](IterableDataset::skip), [`repeat`](IterableDataset::repeat),
+//! [`bucket_by_length`](IterableDataset::bucket_by_length), [`pack`](IterableDataset::pack); and [`mix()`] gives items of several in
+//! proportions.
 //! [`DataLoader::iterable`](crate::DataLoader::iterable) loads one.
 //!
 //! ```
@@ -31,7 +32,7 @@
 //! decode and augment there. So the order is that of the iterable, whatever the number of workers, and each sample has random numbers
 //! that follow from seed, epoch, rank and position.
 //!
-//! Where what comes next depends on what an item *is* (`filter`, `flat_map`, `pack`), the item is loaded while it is pulled, and
+//! Where what comes next depends on what an item *is* (`filter`, `flat_map`, `bucket_by_length`, `pack`), the item is loaded while it is pulled, and
 //! what is done before is serial. So put these early in the chain, and what takes time into a `map` behind them.
 //!
 //! Dropping an epoch does not wait for its iterable; the worker that pulls is busy until the item that it pulls is there. Dropping the
@@ -53,6 +54,7 @@
 //! them together: `repeat` and `take`.
 
 mod adapters;
+mod buckets;
 mod filter;
 mod flat_map;
 mod from_fn;
@@ -69,6 +71,7 @@ mod windows;
 pub use adapters::{
     Chain, ChainIter, Either, Map, Repeat, RepeatIter, Skip, SkipIter, Take, TakeIter,
 };
+pub use buckets::{BucketByLength, BucketByLengthIter};
 pub use filter::{Filter, FilterIter};
 pub use flat_map::{FlatMap, FlatMapIter};
 pub use from_fn::{FromFn, from_fn};
@@ -240,8 +243,8 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// [`retry`](crate::loader::IterableBuilder::retry) does not load it again.
     ///
     /// *Resuming* is exact, and loads nothing again if the source can [`seek`](ItemIter::seek). Otherwise, all items of the epoch are
-    /// loaded again up to there, for nothing else tells which were kept. The function is no part of the
-    /// [fingerprint](IterableDataset::fingerprint): a run that is resumed with another one goes on with that.
+    /// loaded again up to there, for nothing else tells which were kept. So `keeps` must decide by the item and the random numbers
+    /// alone. It is no part of the [fingerprint](IterableDataset::fingerprint): a run that is resumed with another one goes on with that.
     ///
     /// # Examples
     ///
@@ -345,6 +348,74 @@ pub trait IterableDataset: Send + Sync + 'static {
         Self: Sized,
     {
         Shuffle::new(self, buffer_size)
+    }
+
+    /// Arranges items so that batches have items of similar lengths, which are padded little: the bucketing of `torchtext` and `torchdata`.
+    ///
+    /// The items of 100 batches ([`with_buffer`](BucketByLength::with_buffer) sets another number) are sorted by length, cut into groups of
+    /// `batch_size`, and given out group by group, in a random order; then the next so many. The order follows from the loader's seed, epoch
+    /// and rank. Only the epoch's last group may be smaller, and it comes last.
+    ///
+    /// `batch_size` is that of the loader, and the groups are its batches if nothing behind this changes where they begin: `map` does not.
+    /// A `shuffle`, `filter`, `flat_map`, `mix` or `skip` belongs before it. So does `repeat`: behind this, each pass would
+    /// end with a smaller group. (With other batch sizes, nothing is lost but what it is for.)
+    ///
+    /// `length` says how long a sample is: any measure that its padded size grows with, such as the bytes of a text. So a tokeniser
+    /// need not run first: `.bucket_by_length(32, |text| text.len())?.map(tokenise)` runs it on all workers.
+    ///
+    /// *Why groups of one size*: it is the loader that makes batches, so it also knows which of them a checkpoint has seen. `tf.data`'s
+    /// `bucket_by_sequence_length` has buckets between fixed boundaries, each with a batch size of its own, so that long items do not need
+    /// more memory than short ones; what a bucket of rare lengths has may have come long ago, and no small state says what. Where each
+    /// batch is to have as many tokens as another, [`pack`](IterableDataset::pack) documents; data sets with an index have a
+    /// [`TokenBatchSampler`](crate::sampler::TokenBatchSampler).
+    ///
+    /// *Ranks*: each arranges what its shard gives it, so at one step, ranks have batches of different lengths.
+    ///
+    /// *Loading*: items are loaded while they are pulled, by one worker at a time, as by [`filter`](IterableDataset::filter). An item that
+    /// fails to load, or panics while it is loaded or measured, is an error in one of the batches, an
+    /// [`ItemError`](crate::error::ItemError).
+    ///
+    /// *Memory*: `batch_size` times 100 samples. While the batches of one buffer are given out, the next is filled, an item for each item
+    /// given.
+    ///
+    /// *Resuming* is exact, and reads two buffers again at most, if the source can [`seek`](ItemIter::seek). Otherwise, all items of the epoch
+    /// are loaded again up to there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] if `batch_size` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::iterable::{self, IterableDataset};
+    /// use pinfeed::{DataLoader, Padded};
+    ///
+    /// // Of 1 to 100 letters each.
+    /// let texts = iterable::from_fn(|_, _| Ok((0..3_200usize).map(|number| Ok("a".repeat(1 + 37 * number % 100)))));
+    /// let tokens = texts
+    ///     .shuffle(1_000)
+    ///     .bucket_by_length(32, |text| text.len())?
+    ///     .map(|text, _| Ok(Padded::from(text.into_bytes())));
+    /// let loader = DataLoader::iterable(tokens).batch_size(32).num_workers(2).build()?;
+    /// for batch in loader.epoch(0) {
+    ///     let batch = batch?;
+    ///     let (shortest, longest) = (batch.lengths.as_slice().iter().min(), batch.lengths.as_slice().iter().max());
+    ///     assert!(shortest.zip(longest).is_some_and(|(shortest, longest)| longest - shortest <= 1));
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn bucket_by_length<F>(
+        self,
+        batch_size: usize,
+        length: F,
+    ) -> Result<BucketByLength<Self, F>, Error>
+    where
+        Self: Sized,
+        Self::Sample: Clone,
+        F: Fn(&Self::Sample) -> usize + Send + Sync + 'static,
+    {
+        BucketByLength::new(self, batch_size, length)
     }
 
     /// Packs documents into rows of `n` tokens: [`PackedRow`](crate::packed::PackedRow)s, which make a

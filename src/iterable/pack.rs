@@ -416,7 +416,7 @@ fn best_fit<D: Document>(
         }
         shuffle(
             &mut all,
-            SampleRng::for_sampler(RngKey {
+            &mut SampleRng::for_sampler(RngKey {
                 seed,
                 epoch,
                 position: window,

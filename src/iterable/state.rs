@@ -18,6 +18,8 @@ pub(super) enum Tag {
     Lines = 9,
     Filter = 10,
     FlatMap = 11,
+    Buckets = 12,
+    Loaded = 13,
 }
 
 /// The fingerprint of a source that is made of others: what it is, and its numbers, among which are the fingerprints of the others.

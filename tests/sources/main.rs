@@ -5,6 +5,7 @@
 #[macro_use]
 extern crate watch;
 
+mod buckets;
 mod datasets;
 mod filtered;
 mod get_many;

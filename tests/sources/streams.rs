@@ -1024,6 +1024,13 @@ fn sources_are_told_apart_by_fingerprints() {
         b.clone().filter(|_, _| Ok(true)).fingerprint(),
         a.clone().flat_map(|_, _| Ok([Ok(1)])).fingerprint(),
         b.clone().flat_map(|_, _| Ok([Ok(1)])).fingerprint(),
+        a.clone().bucket_by_length(4, |_| 1).unwrap().fingerprint(),
+        a.clone()
+            .bucket_by_length(8, |_| 1)
+            .unwrap()
+            .with_buffer(50)
+            .fingerprint(),
+        b.clone().bucket_by_length(4, |_| 1).unwrap().fingerprint(),
         documents().pack(4).unwrap().fingerprint(),
         documents().pack(5).unwrap().fingerprint(),
         documents().pack(4).unwrap().with_best_fit(2).fingerprint(),
