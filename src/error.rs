@@ -106,6 +106,20 @@ pub enum Error {
     /// did; the loader continues.
     TimedOut(Box<TimedOut>),
 
+    /// More samples of an epoch failed to load than
+    /// [`bad_share_at_most`](crate::loader::Builder::bad_share_at_most) lets [`OnError`](crate::loader::OnError) replace or leave out. The
+    /// epoch ends with this error, and the run stands before the batch.
+    TooManyBad {
+        /// The epoch.
+        epoch: u64,
+        /// How many of its samples failed, up to the batch that this error stands for.
+        bad: u64,
+        /// How many samples there were up to there, those that failed among them.
+        samples: u64,
+        /// The share that may fail.
+        at_most: f64,
+    },
+
     /// The batch sampler panicked, and the epoch has one batch, which is this error; or it gave an empty list, and this is that one's
     /// batch ([`OnEmpty`](crate::loader::OnEmpty)).
     BatchSampler {
