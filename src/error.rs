@@ -3,6 +3,7 @@
 mod display;
 mod document;
 mod interrupted;
+mod item;
 mod shapes;
 mod stack;
 mod temporary;
@@ -15,6 +16,7 @@ use crate::shape::{DType, Shape};
 
 pub use document::DocumentError;
 pub use interrupted::Interrupted;
+pub use item::ItemError;
 pub use stack::StackMisfit;
 pub use temporary::Temporary;
 pub(crate) use temporary::is_temporary;
@@ -103,6 +105,20 @@ pub enum Error {
     /// A sample took longer than the loader's [`timeout`](crate::loader::Builder::timeout), or the making of a batch of its samples
     /// did; the loader continues.
     TimedOut(Box<TimedOut>),
+
+    /// More samples of an epoch failed to load than
+    /// [`bad_share_at_most`](crate::loader::Builder::bad_share_at_most) lets [`OnError`](crate::loader::OnError) replace or leave out. The
+    /// epoch ends with this error, and the run stands before the batch.
+    TooManyBad {
+        /// The epoch.
+        epoch: u64,
+        /// How many of its samples failed, up to the batch that this error stands for.
+        bad: u64,
+        /// How many samples there were up to there, those that failed among them.
+        samples: u64,
+        /// The share that may fail.
+        at_most: f64,
+    },
 
     /// The batch sampler panicked, and the epoch has one batch, which is this error; or it gave an empty list, and this is that one's
     /// batch ([`OnEmpty`](crate::loader::OnEmpty)).

@@ -34,8 +34,10 @@ const MOST_ROOT_NAMES: usize = 20;
 const NO_EXAMPLE: &[&str] = &[
     "CollateError", "DeviceFault", "DocumentError", "Interrupted", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
     "MadeStats", "Stage", "StoreErrorKind", "Tally", "TimedOut", "Way",
+    "CollateError", "DeviceFault", "DocumentError", "Interrupted", "Limit", "ListingProgress", "MapValue", "Misfit", "SampleId", "ShapeError",
+    "MadeStats", "ItemError", "Stage", "Tally", "TimedOut", "Way",
     "Change", "Colour", "Cut", "Warp", "erase", "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
-    "Chain", "ChainIter", "Either", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
+    "BucketByLengthIter", "Chain", "ChainIter", "Either", "FilterIter", "FlatMap", "FlatMapIter", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
     "Skip", "SkipIter", "Take", "TakeIter",
     "IntoFileBytes", "Token", "WideWindows",
     "BoxError", "Cached", "Extent", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",

@@ -41,6 +41,16 @@ impl fmt::Display for Error {
                 "the iterable of epoch {epoch} panicked in batch {batch}, and has ended: {message}"
             ),
             Error::TimedOut(late) => write!(f, "{late}"),
+            Error::TooManyBad {
+                epoch,
+                bad,
+                samples,
+                at_most,
+            } => write!(
+                f,
+                "{bad} of {samples} samples of epoch {epoch} failed to load, more than a share of {at_most} (`bad_share_at_most`): \
+                 `Stats::bad` lists them; mend the data, or allow more, and resume before this batch"
+            ),
             Error::BatchSampler { epoch, reason } => write!(
                 f,
                 "the batch sampler gave nothing to load in epoch {epoch}: {reason}"

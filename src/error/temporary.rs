@@ -4,7 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
-use super::{BoxError, DocumentError, Error};
+use super::{BoxError, DocumentError, Error, ItemError};
 
 /// Marks an error as temporary: a data set returns it where trying again may help
 /// ([`Builder::retry`](crate::loader::Builder::retry)).
@@ -68,8 +68,12 @@ pub(crate) fn is_temporary(error: &BoxError) -> bool {
             _ => error.downcast_ref::<io::Error>(),
         };
         // (It prints its cause itself, so the cause is not its source.)
-        let cause = error.downcast_ref::<DocumentError>();
-        let is_temporary = cause.is_some_and(|error| is_temporary(&error.cause));
+        let document = error.downcast_ref::<DocumentError>();
+        let item = error.downcast_ref::<ItemError>();
+        let cause = document
+            .map(|error| &error.cause)
+            .or(item.map(|error| &error.cause));
+        let is_temporary = cause.is_some_and(is_temporary);
         if is_temporary || error.is::<Temporary>() || io.is_some_and(comes_and_goes) {
             return true;
         }
@@ -112,7 +116,9 @@ mod tests {
             source: io(kind),
         };
         let document = |cause: BoxError| DocumentError::new(7, None, cause);
-        let temporary: [BoxError; 6] = [
+        let item = |cause: BoxError| ItemError::of(7, None, cause);
+        let temporary: [BoxError; 7] = [
+            item(Temporary::new("503").into()),
             Temporary::new("503").into(),
             io(io::ErrorKind::TimedOut).into(),
             document(Temporary::new("503").into()).into(),

@@ -122,10 +122,24 @@ pub(super) enum Cause {
     #[error("a mask of labels has the shape [height, width], and this has {0}")]
     NotLabels(Shape),
     #[error(
-        "its pixels are {0}, and those of a mask are labels of 8 bits: grey, or indices into a palette. Convert them to labels, and \
-         pass those to `LazyMask::labels`"
+        "its pixels are {0}, and those of a mask are labels of 8 bits: grey, or indices into a palette. A `LazyMap` takes ids of 16 bits, \
+         and colours that stand for ids; or convert them to labels, and pass those to `LazyMask::labels`"
     )]
     NotAMask(String),
+    #[error("its pixels are {what}, and those that are taken here are {wanted}")]
+    NotAMap { what: String, wanted: &'static str },
+    #[error(
+        "it has the value {number}, which is more than a {kind} holds: decode it into u16, i32 or f32"
+    )]
+    TooLargeFor { number: u16, kind: &'static str },
+    #[error(
+        "the colour {colour:?}, in column {column}, row {row}, stands for nothing: the code gave None for it"
+    )]
+    NoCode {
+        colour: [u8; 3],
+        column: usize,
+        row: usize,
+    },
     #[error("the mask has {mask} pixels and its picture {picture} (width x height)")]
     OtherSize { mask: String, picture: String },
     #[error("there is no picture in it")]

@@ -31,7 +31,8 @@ use crate::{Sample, Tensor};
 /// # Errors
 ///
 /// The sample fails with an [`ImageError`] if the mask and its picture differ in size, or if its pixels are not labels: three
-/// channels, 16 bits, or a JPEG file, whose compression changes them.
+/// channels, 16 bits (a [`LazyMap`](super::LazyMap) takes these, and colours that stand for ids), or a JPEG file, whose compression changes
+/// them.
 ///
 /// # Examples
 ///
@@ -71,7 +72,7 @@ impl LazyMask {
     ///
     /// [`ImageError`] if the shape is different, or there are no pixels.
     pub fn labels(labels: Tensor<u8>) -> Result<LazyMask, ImageError> {
-        match size_of(&labels) {
+        match size_of(labels.shape()) {
             Some(_) => Ok(LazyMask::new(MaskSource::Labels(labels))),
             None => Err(ImageError::new(
                 None,
@@ -126,7 +127,7 @@ impl LazyMask {
 
     fn decode_to_vec(&self) -> Result<Tensor<u8>, Cause> {
         let (size, labels) = self.read()?;
-        let shape = shape_of(self.shown(size)?);
+        let shape = shape_of(shown(&self.geometry, size)?);
         let mut out = vec![0; shape.iter().product()];
         self.draw(size, &labels, &mut out)?;
         Tensor::from_vec(out, &shape).map_err(|_| Cause::NotLabels(shape))
@@ -139,27 +140,11 @@ impl LazyMask {
                 let (size, labels) = decode((**bytes).as_ref(), self.max_pixels)?;
                 Ok((size, Cow::Owned(labels)))
             }
-            MaskSource::Labels(labels) => match size_of(labels) {
+            MaskSource::Labels(labels) => match size_of(labels.shape()) {
                 Some(size) => Ok((size, Cow::Borrowed(labels.as_slice()))),
                 None => Err(Cause::NotLabels(labels.shape().clone())),
             },
         }
-    }
-
-    /// The size of the transformed mask, if the mask has the given size.
-    fn shown(&self, size: Size) -> Result<Size, Cause> {
-        let Some(geometry) = &self.geometry else {
-            return Ok(size);
-        };
-        let picture = geometry.source();
-        if picture != size {
-            let said = |size: Size| format!("{} x {}", size.width, size.height);
-            return Err(Cause::OtherSize {
-                mask: said(size),
-                picture: said(picture),
-            });
-        }
-        Ok(geometry.size())
     }
 
     fn draw(&self, size: Size, labels: &[u8], out: &mut [u8]) -> Result<(), Cause> {
@@ -207,7 +192,7 @@ impl Sample for LazyMask {
         row.decoding(|row| {
             let failed = |cause| load(self.error(cause));
             let (size, labels) = self.read().map_err(failed)?;
-            let shape = shape_of(self.shown(size).map_err(failed)?);
+            let shape = shape_of(shown(&self.geometry, size).map_err(failed)?);
             if shape != *field.row_shape() {
                 return Err(row.mismatch(field, shape));
             }
@@ -221,16 +206,32 @@ impl Sample for LazyMask {
     }
 }
 
-fn load(error: ImageError) -> CollateError {
+/// The size of the transformed mask, if the mask has the given size.
+pub(super) fn shown(geometry: &Option<Geometry>, size: Size) -> Result<Size, Cause> {
+    let Some(geometry) = geometry else {
+        return Ok(size);
+    };
+    let picture = geometry.source();
+    if picture != size {
+        let said = |size: Size| format!("{} x {}", size.width, size.height);
+        return Err(Cause::OtherSize {
+            mask: said(size),
+            picture: said(picture),
+        });
+    }
+    Ok(geometry.size())
+}
+
+pub(super) fn load(error: ImageError) -> CollateError {
     CollateError::Load(Box::new(error))
 }
 
-fn shape_of(size: Size) -> Shape {
+pub(super) fn shape_of(size: Size) -> Shape {
     Shape::from([size.height as usize, size.width as usize].as_slice())
 }
 
-fn size_of(labels: &Tensor<u8>) -> Option<Size> {
-    let [height, width] = labels.shape()[..] else {
+pub(super) fn size_of(shape: &Shape) -> Option<Size> {
+    let [height, width] = shape[..] else {
         return None;
     };
     let side = |pixels: usize| u32::try_from(pixels).ok().filter(|pixels| *pixels > 0);
@@ -246,7 +247,11 @@ fn decode(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
         return Err(Cause::Empty);
     }
     match decode::format(bytes)? {
-        ImageFormat::Png => decode::caught(|| decode_png(bytes, max_pixels)),
+        ImageFormat::Png => match decode::caught(|| decode_png(bytes, max_pixels))? {
+            (size, Stored::Eight(labels, _)) => Ok((size, labels)),
+            (_, Stored::Sixteen(_)) => Err(Cause::NotAMask("Grayscale of 16 bits".into())),
+            (_, Stored::Colours { what, .. }) => Err(Cause::NotAMask(what)),
+        },
         ImageFormat::Jpeg => Err(Cause::NotAMask("of a JPEG file, which changes them".into())),
         _ => {
             let decoding = DecodeOptions {
@@ -262,8 +267,18 @@ fn decode(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
     }
 }
 
+/// The pixels of a PNG file, as they are stored.
+pub(super) enum Stored {
+    /// Grey of at most 8 bits; or indices into a palette, and its colours.
+    Eight(Vec<u8>, Option<Vec<u8>>),
+    /// Grey.
+    Sixteen(Vec<u16>),
+    /// Anything else, by name. Those of 8 bits are decoded, without their alpha.
+    Colours { what: String, rgb: Option<Vec<u8>> },
+}
+
 /// Reads a PNG file without applying its palette: `image`'s decoder would turn the labels into colours.
-fn decode_png(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
+pub(super) fn decode_png(bytes: &[u8], max_pixels: u64) -> Result<(Size, Stored), Cause> {
     let size = decode::png_size(bytes)?;
     let decoding = DecodeOptions {
         max_pixels,
@@ -278,19 +293,40 @@ fn decode_png(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
     decoder.set_ignore_iccp_chunk(true);
     let mut reader = decoder.read_info()?;
     let (color, depth) = reader.output_color_type();
-    let labels = matches!(color, png::ColorType::Indexed | png::ColorType::Grayscale);
-    if !labels || depth == png::BitDepth::Sixteen {
-        return Err(Cause::NotAMask(format!(
-            "{color:?} of {} bits",
-            depth as u8
-        )));
-    }
+    let palette = reader.info().palette.as_deref().map(<[u8]>::to_vec);
+    let palette = palette.filter(|_| color == png::ColorType::Indexed);
+    let what = || format!("{color:?} of {} bits", depth as u8);
+    let channels = match (color, depth) {
+        (png::ColorType::Indexed | png::ColorType::Grayscale, _) => 1,
+        (png::ColorType::Rgb, png::BitDepth::Eight) => 3,
+        (png::ColorType::Rgba, png::BitDepth::Eight) => 4,
+        _ => {
+            let what = what();
+            return Ok((size, Stored::Colours { what, rgb: None }));
+        }
+    };
     let width = size.width as usize;
     let line = reader.output_line_size(size.width).unwrap_or(width);
     let mut packed = vec![0; line * size.height as usize];
     reader.next_frame(&mut packed)?;
-    if depth == png::BitDepth::Eight {
-        return Ok((size, packed));
+    match (channels, depth) {
+        (3, _) => {
+            let (what, rgb) = (what(), Some(packed));
+            return Ok((size, Stored::Colours { what, rgb }));
+        }
+        (4, _) => {
+            let (pixels, _) = packed.as_chunks::<4>();
+            let rgb = pixels.iter().flat_map(|[r, g, b, _]| [*r, *g, *b]);
+            let (what, rgb) = (what(), Some(rgb.collect()));
+            return Ok((size, Stored::Colours { what, rgb }));
+        }
+        (_, png::BitDepth::Eight) => return Ok((size, Stored::Eight(packed, palette))),
+        (_, png::BitDepth::Sixteen) => {
+            let (values, _) = packed.as_chunks::<2>();
+            let values = values.iter().map(|value| u16::from_be_bytes(*value));
+            return Ok((size, Stored::Sixteen(values.collect())));
+        }
+        _ => {}
     }
     let depth = depth as usize;
     let per_byte = 8 / depth;
@@ -300,7 +336,7 @@ fn decode_png(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
             line[column / per_byte] >> shift & (0xFF >> (8 - depth))
         })
     });
-    Ok((size, unpacked.collect()))
+    Ok((size, Stored::Eight(unpacked.collect(), palette)))
 }
 
 impl fmt::Debug for LazyMask {

@@ -2,9 +2,11 @@
 //!
 //! [`lines()`] are those of text files; [`from_fn()`] makes a source from a function that opens an iterator; [`IterableDataset`] is the
 //! trait. What changes a source is a method:
-//! [`map`](IterableDataset::map), [`shuffle`](IterableDataset::shuffle), [`chain`](IterableDataset::chain),
-//! [`take`](IterableDataset::take), [`skip`](IterableDataset::skip), [`repeat`](IterableDataset::repeat), [`pack`](IterableDataset::pack);
-//! and [`mix()`] gives items of several in proportions.
+//! [`map`](IterableDataset::map), [`filter`](IterableDataset::filter), [`flat_map`](IterableDataset::flat_map),
+//! [`shuffle`](IterableDataset::shuffle), [`chain`](IterableDataset::chain), [`take`](IterableDataset::take),
+//! [`skip`](IterableDataset::skip), [`repeat`](IterableDataset::repeat),
+//! [`bucket_by_length`](IterableDataset::bucket_by_length), [`pack`](IterableDataset::pack); and [`mix()`] gives items of several in
+//! proportions.
 //! [`DataLoader::iterable`](crate::DataLoader::iterable) loads one.
 //!
 //! ```
@@ -30,6 +32,9 @@
 //! decode and augment there. So the order is that of the iterable, whatever the number of workers, and each sample has random numbers
 //! that follow from seed, epoch, rank and position.
 //!
+//! Where what comes next depends on what an item *is* (`filter`, `flat_map`, `bucket_by_length`, `pack`), the item is loaded while it is pulled, and
+//! what is done before is serial. So put these early in the chain, and what takes time into a `map` behind them.
+//!
 //! Dropping an epoch does not wait for its iterable; the worker that pulls is busy until the item that it pulls is there. Dropping the
 //! loader waits for that item, and for no other. An iterable that pulls several items of another one to give one reports between two of
 //! them: [`progress()`].
@@ -49,8 +54,12 @@
 //! them together: `repeat` and `take`.
 
 mod adapters;
+mod buckets;
+mod filter;
+mod flat_map;
 mod from_fn;
 mod lines;
+mod loaded;
 mod mix;
 mod pack;
 mod progress;
@@ -62,6 +71,9 @@ mod windows;
 pub use adapters::{
     Chain, ChainIter, Either, Map, Repeat, RepeatIter, Skip, SkipIter, Take, TakeIter,
 };
+pub use buckets::{BucketByLength, BucketByLengthIter};
+pub use filter::{Filter, FilterIter};
+pub use flat_map::{FlatMap, FlatMapIter};
 pub use from_fn::{FromFn, from_fn};
 pub use lines::{Line, Lines, LinesIter, lines};
 pub use mix::{Mixture, MixtureIter, mix};
@@ -213,6 +225,97 @@ pub trait IterableDataset: Send + Sync + 'static {
         Map::new(self, f)
     }
 
+    /// Gives only what `keeps` returns `true` for, as [`Iterator::filter`] does. What is left out is in no batch, and is counted nowhere.
+    ///
+    /// `keeps` sees what the source is so far: behind a `map`, what that made.
+    ///
+    /// *Loading*: an item is loaded while it is pulled, by one worker at a time, because batches are full whatever is left out. So let
+    /// `keeps` decide early: on a line, before it is parsed, or by a field that is cheap to have. What takes time goes into a
+    /// [`map`](IterableDataset::map) behind it, which all workers do. (What a `map` does to items that are left out anyway, one worker
+    /// does alone.) A [`timeout`](crate::loader::IterableBuilder::timeout) holds for pulling each item, and for loading each, however
+    /// many are left out one after the other.
+    ///
+    /// *Random numbers* that a `map` before it and `keeps` draw follow from seed, epoch, rank and the item's own number in the source;
+    /// what a `map` behind it draws, from the number among those that are kept.
+    ///
+    /// *Errors*: an item that fails or panics while it is loaded, or `keeps` fails for, is neither kept nor left out: it is an error in its
+    /// place, an [`ItemError`](crate::error::ItemError), which [`OnError::Skip`](crate::loader::OnError::Skip) leaves out.
+    /// [`retry`](crate::loader::IterableBuilder::retry) does not load it again.
+    ///
+    /// *Resuming* is exact, and loads nothing again if the source can [`seek`](ItemIter::seek). Otherwise, all items of the epoch are
+    /// loaded again up to there, for nothing else tells which were kept. So `keeps` must decide by the item and the random numbers
+    /// alone. It is no part of the [fingerprint](IterableDataset::fingerprint): a run that is resumed with another one goes on with that.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::iterable::{self, IterableDataset};
+    /// use pinfeed::DataLoader;
+    ///
+    /// let lines = iterable::from_fn(|_, _| Ok(["3", "# five", "8", "13"].map(|line| Ok(line)).into_iter()));
+    /// let numbers = lines
+    ///     .filter(|line, _| Ok(!line.starts_with('#')))       // one worker at a time
+    ///     .map(|line, _| Ok(line.parse::<i64>()?));           // all workers
+    /// let batch = DataLoader::iterable(numbers).batch_size(3).build()?.epoch(0).next().unwrap()?;
+    /// assert_eq!(batch.as_slice(), [3, 8, 13]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    ///
+    /// A tenth of the items, others in each epoch: `.filter(|_, rng| Ok(rng.bool(0.1)))`.
+    fn filter<F>(self, keeps: F) -> Filter<Self, F>
+    where
+        Self: Sized,
+        Self::Sample: Clone,
+        F: Fn(&Self::Sample, &mut SampleRng) -> Result<bool, BoxError> + Send + Sync + 'static,
+    {
+        Filter::new(self, keeps)
+    }
+
+    /// Makes any number of parts of each item, which are items to what follows, as [`Iterator::flat_map`] does: the records of a file, the
+    /// sentences of a text, several views of a picture. An item of which nothing is made is left out.
+    ///
+    /// `f` returns an iterator, or anything that can be iterated, of results, as [`from_fn()`] does. It is asked for a part when the part's
+    /// turn has come, so a large file need not be read at once. (An `Option` can be iterated: `Ok(wanted.then(|| Ok(part)))` keeps some
+    /// items and changes them, as [`Iterator::filter_map`] does.)
+    ///
+    /// *Loading*: `f` and its iterators are called while items are pulled, by one worker at a time, because it is not known before how many
+    /// parts an item has. Let them cut, and do what takes time in a [`map`](IterableDataset::map) of the parts.
+    /// A [`timeout`](crate::loader::IterableBuilder::timeout) holds for each item, and for each part.
+    ///
+    /// *Random numbers*: what `f` draws follows from seed, epoch, rank and the item's own number in the source. (An iterator that draws
+    /// takes a clone of the generator along.) What a `map` of the parts draws, follows from the number of the part among all of this rank.
+    ///
+    /// *Errors* are in their places, as [`ItemError`](crate::error::ItemError)s, which say which item and which part. If `f` fails or panics,
+    /// the item has failed. If its iterator gives an error, that part has failed, and the iterator goes on; if it panics, the item ends
+    /// there. [`OnError::Skip`](crate::loader::OnError::Skip) leaves out what failed;
+    /// [`retry`](crate::loader::IterableBuilder::retry) does not try it again.
+    ///
+    /// *Resuming* is exact, in the middle of an item, too: if the source can [`seek`](ItemIter::seek), that one item is loaded again, and its
+    /// parts up to there are dropped. Otherwise, all are. So parts must follow from the item and the random numbers alone.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::iterable::{self, IterableDataset};
+    /// use pinfeed::DataLoader;
+    ///
+    /// let texts = iterable::from_fn(|_, _| Ok(["to be or not", "", "to be"].map(|text| Ok(text)).into_iter()));
+    /// let words = texts.flat_map(|text, _rng| Ok(text.split_whitespace().map(Ok)));
+    /// let lengths = words.map(|word, _| Ok(word.len() as i64));
+    /// let batch = DataLoader::iterable(lengths).batch_size(9).build()?.epoch(0).next().unwrap()?;
+    /// assert_eq!(batch.as_slice(), [2, 2, 2, 3, 2, 2]);
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn flat_map<I, T, F>(self, f: F) -> FlatMap<Self, F>
+    where
+        Self: Sized,
+        F: Fn(Self::Sample, &mut SampleRng) -> Result<I, BoxError> + Send + Sync + 'static,
+        I: IntoIterator<Item = Result<T, BoxError>, IntoIter: Send + 'static> + 'static,
+        T: Clone + Send + 'static,
+    {
+        FlatMap::new(self, f)
+    }
+
     /// Gives items in a random order within windows of `buffer_size`: the first so many items of this rank in a random order, then the
     /// next so many, and so on. The order follows from the loader's seed, epoch and rank. (With 0 and 1, it is the iterable's.)
     ///
@@ -245,6 +348,74 @@ pub trait IterableDataset: Send + Sync + 'static {
         Self: Sized,
     {
         Shuffle::new(self, buffer_size)
+    }
+
+    /// Arranges items so that batches have items of similar lengths, which are padded little: the bucketing of `torchtext` and `torchdata`.
+    ///
+    /// The items of 100 batches ([`with_buffer`](BucketByLength::with_buffer) sets another number) are sorted by length, cut into groups of
+    /// `batch_size`, and given out group by group, in a random order; then the next so many. The order follows from the loader's seed, epoch
+    /// and rank. Only the epoch's last group may be smaller, and it comes last.
+    ///
+    /// `batch_size` is that of the loader, and the groups are its batches if nothing behind this changes where they begin: `map` does not.
+    /// A `shuffle`, `filter`, `flat_map`, `mix` or `skip` belongs before it. So does `repeat`: behind this, each pass would
+    /// end with a smaller group. (With other batch sizes, nothing is lost but what it is for.)
+    ///
+    /// `length` says how long a sample is: any measure that its padded size grows with, such as the bytes of a text. So a tokeniser
+    /// need not run first: `.bucket_by_length(32, |text| text.len())?.map(tokenise)` runs it on all workers.
+    ///
+    /// *Why groups of one size*: it is the loader that makes batches, so it also knows which of them a checkpoint has seen. `tf.data`'s
+    /// `bucket_by_sequence_length` has buckets between fixed boundaries, each with a batch size of its own, so that long items do not need
+    /// more memory than short ones; what a bucket of rare lengths has may have come long ago, and no small state says what. Where each
+    /// batch is to have as many tokens as another, [`pack`](IterableDataset::pack) documents; data sets with an index have a
+    /// [`TokenBatchSampler`](crate::sampler::TokenBatchSampler).
+    ///
+    /// *Ranks*: each arranges what its shard gives it, so at one step, ranks have batches of different lengths.
+    ///
+    /// *Loading*: items are loaded while they are pulled, by one worker at a time, as by [`filter`](IterableDataset::filter). An item that
+    /// fails to load, or panics while it is loaded or measured, is an error in one of the batches, an
+    /// [`ItemError`](crate::error::ItemError).
+    ///
+    /// *Memory*: `batch_size` times 100 samples. While the batches of one buffer are given out, the next is filled, an item for each item
+    /// given.
+    ///
+    /// *Resuming* is exact, and reads two buffers again at most, if the source can [`seek`](ItemIter::seek). Otherwise, all items of the epoch
+    /// are loaded again up to there.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::InvalidOption`] if `batch_size` is 0.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::iterable::{self, IterableDataset};
+    /// use pinfeed::{DataLoader, Padded};
+    ///
+    /// // Of 1 to 100 letters each.
+    /// let texts = iterable::from_fn(|_, _| Ok((0..3_200usize).map(|number| Ok("a".repeat(1 + 37 * number % 100)))));
+    /// let tokens = texts
+    ///     .shuffle(1_000)
+    ///     .bucket_by_length(32, |text| text.len())?
+    ///     .map(|text, _| Ok(Padded::from(text.into_bytes())));
+    /// let loader = DataLoader::iterable(tokens).batch_size(32).num_workers(2).build()?;
+    /// for batch in loader.epoch(0) {
+    ///     let batch = batch?;
+    ///     let (shortest, longest) = (batch.lengths.as_slice().iter().min(), batch.lengths.as_slice().iter().max());
+    ///     assert!(shortest.zip(longest).is_some_and(|(shortest, longest)| longest - shortest <= 1));
+    /// }
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    fn bucket_by_length<F>(
+        self,
+        batch_size: usize,
+        length: F,
+    ) -> Result<BucketByLength<Self, F>, Error>
+    where
+        Self: Sized,
+        Self::Sample: Clone,
+        F: Fn(&Self::Sample) -> usize + Send + Sync + 'static,
+    {
+        BucketByLength::new(self, batch_size, length)
     }
 
     /// Packs documents into rows of `n` tokens: [`PackedRow`](crate::packed::PackedRow)s, which make a

@@ -2,13 +2,13 @@
 
 use std::fmt;
 use std::ops::Range;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::loaded::Loaded;
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::windows::{Windows, shuffle};
-use super::{ItemIter, IterableDataset, Shard, progress, scramble};
+use super::{ItemIter, IterableDataset, Shard, progress};
 use crate::dataset::{Document, PackingStrategy, Piece, Rows};
-use crate::error::{BoxError, DocumentError, Error, Result, panic_message};
+use crate::error::{BoxError, DocumentError, Error, Interrupted, Result};
 use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
 use crate::tensor::PackedRow;
@@ -99,14 +99,9 @@ impl<S: IterableDataset<Sample: Document>> IterableDataset for Packed<S> {
 
     fn open(&self, epoch: u64, shard: Shard) -> Result<PackedIter<S>, BoxError> {
         // Each rank has an order of its own, and documents draw other numbers than rows.
-        let seed = scramble(scramble(shard.seed()) ^ shard.rank());
-        let documents = Documents {
-            inner: self.source.open(epoch, shard.of_child(0))?,
-            source: Arc::clone(&self.source),
-            seed,
-            epoch,
-            next: 0,
-        };
+        let documents = Loaded::open(&self.source, epoch, shard)?;
+        let seed = documents.seed();
+        let documents = Documents(documents);
         Ok(PackedIter {
             n: self.n,
             seed,
@@ -224,62 +219,29 @@ impl<S: IterableDataset<Sample: Document>> fmt::Debug for PackedIter<S> {
 }
 
 /// The documents of an iterable, loaded: how long they are must be known before anything can be packed.
-struct Documents<S: IterableDataset> {
-    source: Arc<S>,
-    inner: S::Iter,
-    /// Of what documents draw. It follows from the rank, too.
-    seed: u64,
-    epoch: u64,
-    /// The number of the next one, on this rank.
-    next: u64,
-}
-
-impl<S: IterableDataset<Sample: Document>> Documents<S> {
-    /// Loads an item. If that panics, the document has failed, and the iterable goes on: as a sample does that panics.
-    fn load(&self, item: S::Item, number: u64) -> Result<S::Sample, BoxError> {
-        let mut rng = SampleRng::for_sample(RngKey {
-            seed: self.seed,
-            epoch: self.epoch,
-            position: number,
-        });
-        // Unwind safety: the source is shared, and loads on several threads anyway; the item is gone.
-        let loaded = catch_unwind(AssertUnwindSafe(|| {
-            let document = self.source.load(item, &mut rng)?;
-            document.tokens(); // those of a tensor may be nowhere on the host
-            Ok(document)
-        }));
-        loaded.unwrap_or_else(|payload| {
-            Err(format!("it panicked while loading: {}", panic_message(payload)).into())
-        })
-    }
-}
+struct Documents<S: IterableDataset>(Loaded<S>);
 
 impl<S: IterableDataset<Sample: Document>> ItemIter for Documents<S> {
     type Item = Arc<S::Sample>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
-        let item = self.inner.next()?;
-        let number = self.next;
-        self.next += 1;
-        if let Err(interrupted) = progress() {
-            return Some(Err(interrupted.into()));
-        }
-        let document = item.and_then(|item| self.load(item, number));
-        let failed = |cause| DocumentError::new(number, None, cause).into();
-        Some(document.map(Arc::new).map_err(failed))
+        let (number, document) = self.0.next(|document, _| {
+            document.tokens(); // those of a tensor may be nowhere on the host
+            Ok(Arc::new(document))
+        })?;
+        let failed = |cause: BoxError| match cause.is::<Interrupted>() {
+            true => cause,
+            false => DocumentError::new(number, None, cause).into(),
+        };
+        Some(document.map_err(failed))
     }
 
     fn state(&self) -> Option<Vec<u8>> {
-        let inner = self.inner.state()?;
-        let state = Writer::new(Tag::Documents).number(self.next);
-        Some(state.inner(&inner).finish())
+        self.0.state(Tag::Documents)
     }
 
     fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
-        let mut state = Reader::new(Tag::Documents, state)?;
-        self.next = state.number()?;
-        self.inner.seek(state.inner()?)?;
-        state.end()
+        self.0.seek(Tag::Documents, state)
     }
 }
 
@@ -454,7 +416,7 @@ fn best_fit<D: Document>(
         }
         shuffle(
             &mut all,
-            SampleRng::for_sampler(RngKey {
+            &mut SampleRng::for_sampler(RngKey {
                 seed,
                 epoch,
                 position: window,

@@ -60,7 +60,7 @@ fn shuffled<T>(seed: u64, epoch: u64) -> impl Fn(u64, Vec<T>) -> Vec<T> {
     move |window, mut items| {
         shuffle(
             &mut items,
-            SampleRng::for_sampler(RngKey {
+            &mut SampleRng::for_sampler(RngKey {
                 seed,
                 epoch,
                 position: window,

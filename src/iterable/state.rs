@@ -16,6 +16,10 @@ pub(super) enum Tag {
     Pack = 7,
     Documents = 8,
     Lines = 9,
+    Filter = 10,
+    FlatMap = 11,
+    Buckets = 12,
+    Loaded = 13,
 }
 
 /// The fingerprint of a source that is made of others: what it is, and its numbers, among which are the fingerprints of the others.

@@ -132,7 +132,7 @@ impl<I: ItemIter, T> Windows<I, T> {
 }
 
 /// Puts things in a random order: all orders are as likely.
-pub(super) fn shuffle<T>(things: &mut [T], mut rng: SampleRng) {
+pub(super) fn shuffle<T>(things: &mut [T], rng: &mut SampleRng) {
     for left in (2..=things.len()).rev() {
         let chosen = rng.below(left as u64) as usize;
         things.swap(left - 1, chosen);

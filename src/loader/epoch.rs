@@ -27,7 +27,7 @@ use crate::device::Target;
 use crate::error::Result;
 use crate::error::drop_each;
 use crate::pipeline::{
-    Beginning, Changes, EpochHandle, Partition, Patience, Pipeline, Start, Taken, Waiting,
+    BadCount, Beginning, Changes, EpochHandle, Partition, Patience, Pipeline, Start, Taken, Waiting,
 };
 use crate::sync::{Arc, Instant};
 
@@ -90,6 +90,8 @@ pub struct Epoch<'a, B: Batch, K: Kind = Indexed> {
     pace: Option<Arc<Pace>>,
     /// It was waited for where it cannot be, and ended with that error.
     has_ended: bool,
+    /// Its bad samples, if there may not be too many.
+    bad: Option<BadCount>,
     kind: PhantomData<K>,
 }
 
@@ -135,6 +137,8 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
         let batches = partition
             .batches()
             .saturating_sub(handle.start.given.count());
+        let options = &loader.pipeline().options[handle.share.device];
+        let bad = options.bad_share.map(BadCount::new);
         Epoch {
             loader,
             handle,
@@ -149,6 +153,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
             waited_ns: 0,
             pace: None,
             has_ended: false,
+            bad,
             kind: PhantomData,
         }
     }

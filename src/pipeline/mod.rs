@@ -18,6 +18,7 @@ pub(crate) use self::build::iterable::{ENDLESS, ItemNumbers, StreamFactory, Stre
 pub use self::build::on_error::OnError;
 pub(crate) use self::build::on_error::Retry;
 pub(crate) use self::lookahead::check_room;
+pub(crate) use self::plan::bad_share::{BadCount, BadShare};
 pub(crate) use self::plan::delivered::Given;
 pub(crate) use self::plan::lister::{Batching, EvenBatching, Lister};
 pub(crate) use self::plan::options::{Options, Pinning};

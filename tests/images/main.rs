@@ -8,4 +8,5 @@ extern crate watch;
 
 mod folder;
 mod formats;
+mod maps;
 mod sequences;

@@ -7,6 +7,7 @@ extern crate watch;
 
 mod affinity;
 mod bad_input;
+mod bad_share;
 mod builder;
 mod bytes_in_flight;
 mod errors;

@@ -7,7 +7,9 @@ extern crate watch;
 
 mod arrays;
 mod blocks;
+mod buckets;
 mod datasets;
+mod filtered;
 mod get_many;
 mod interrupted;
 mod lines;

@@ -15,7 +15,7 @@ use pinfeed::{BoxError, DataLoader, Device, Error, Result, SampleRng, Tensor};
 use proptest::prelude::*;
 
 /// 0, 1, 2, ..., and no end of its own is known.
-fn numbers(len: u64) -> impl IterableDataset<Sample = i64> {
+pub(super) fn numbers(len: u64) -> impl IterableDataset<Sample = i64> {
     iterable::from_fn(move |_, shard: Shard| {
         let own = (0..len).filter(move |number| shard.keeps(*number));
         Ok(own.map(|number| Ok(number as i64)))
@@ -24,12 +24,12 @@ fn numbers(len: u64) -> impl IterableDataset<Sample = i64> {
 
 /// The same, from a stream that can go where it was, and says how often it was asked for an item.
 #[derive(Clone, Default)]
-struct Seekable {
-    len: u64,
-    pulled: Arc<AtomicU64>,
+pub(super) struct Seekable {
+    pub(super) len: u64,
+    pub(super) pulled: Arc<AtomicU64>,
 }
 
-struct Counting {
+pub(super) struct Counting {
     at: u64,
     end: u64,
     first: u64,
@@ -77,20 +77,20 @@ impl ItemIter for Counting {
     }
 }
 
-fn values(batch: &Tensor<i64>) -> Vec<i64> {
+pub(super) fn values(batch: &Tensor<i64>) -> Vec<i64> {
     batch.as_slice().to_vec()
 }
 
-fn all(epoch: Epoch<'_, Tensor<i64>, Iterable>) -> Vec<Vec<i64>> {
+pub(super) fn all(epoch: Epoch<'_, Tensor<i64>, Iterable>) -> Vec<Vec<i64>> {
     epoch.map(|batch| values(&batch.unwrap())).collect()
 }
 
-fn chunks(numbers: impl IntoIterator<Item = i64>, size: usize) -> Vec<Vec<i64>> {
+pub(super) fn chunks(numbers: impl IntoIterator<Item = i64>, size: usize) -> Vec<Vec<i64>> {
     let numbers: Vec<i64> = numbers.into_iter().collect();
     numbers.chunks(size).map(<[i64]>::to_vec).collect()
 }
 
-const WORKERS: [usize; 4] = [0, 1, 2, 4];
+pub(super) const WORKERS: [usize; 4] = [0, 1, 2, 4];
 
 #[test]
 fn batches_come_in_order_until_the_end_whatever_the_workers() {
@@ -751,10 +751,10 @@ fn deep<S: IterableDataset<Sample = i64> + Clone>(
     repeated.map(|number, rng| Ok((number, rng.next_u32())))
 }
 
-type Noisy = (Vec<i64>, Vec<u32>);
+pub(super) type Noisy = (Vec<i64>, Vec<u32>);
 
 /// Runs until the end, and is interrupted after each so many batches; every time, another loader goes on from the text of the state.
-fn interrupted<S>(
+pub(super) fn interrupted<S>(
     source: impl Fn() -> S,
     workers: usize,
     batch: usize,
@@ -1020,6 +1020,17 @@ fn sources_are_told_apart_by_fingerprints() {
         mixed(2.0).shuffle(4).fingerprint(),
         a.clone().take(4).shuffle(4).fingerprint(),
         a.clone().shuffle(4).take(4).fingerprint(),
+        a.clone().filter(|_, _| Ok(true)).fingerprint(),
+        b.clone().filter(|_, _| Ok(true)).fingerprint(),
+        a.clone().flat_map(|_, _| Ok([Ok(1)])).fingerprint(),
+        b.clone().flat_map(|_, _| Ok([Ok(1)])).fingerprint(),
+        a.clone().bucket_by_length(4, |_| 1).unwrap().fingerprint(),
+        a.clone()
+            .bucket_by_length(8, |_| 1)
+            .unwrap()
+            .with_buffer(50)
+            .fingerprint(),
+        b.clone().bucket_by_length(4, |_| 1).unwrap().fingerprint(),
         documents().pack(4).unwrap().fingerprint(),
         documents().pack(5).unwrap().fingerprint(),
         documents().pack(4).unwrap().with_best_fit(2).fingerprint(),

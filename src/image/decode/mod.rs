@@ -390,6 +390,46 @@ impl Picture<'_> {
         Err(Cause::NotAMask(what.into()))
     }
 
+    /// Decodes grey values of up to 16 bits as they are: one number for each pixel.
+    pub(in crate::image) fn decode_numbers(self, numbers: &mut [u16]) -> Result<(), Cause> {
+        match self.decoder {
+            Decoder::Any(decoder) if decoder.color_type() == ColorType::L16 => {
+                let mut bytes = vec![0; numbers.len() * 2];
+                caught(|| Ok(decoder.read_image(&mut bytes)?))?;
+                let (values, _) = bytes.as_chunks::<2>();
+                for (number, value) in numbers.iter_mut().zip(values) {
+                    *number = u16::from_ne_bytes(*value);
+                }
+                Ok(())
+            }
+            Decoder::Tiff(tiff) if tiff.has_wide_grey() => {
+                caught(|| tiff.decode_wide_grey(numbers, &mut Buffer::default()))
+            }
+            decoder => {
+                let mut labels = vec![0; numbers.len()];
+                Picture { decoder, ..self }.decode_labels(&mut labels)?;
+                for (number, label) in numbers.iter_mut().zip(labels) {
+                    *number = label.into();
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Decodes colours as they are: RGB of 8 bits, without alpha.
+    pub(in crate::image) fn decode_colours(self, rgb: &mut [u8]) -> Result<(), Cause> {
+        let Decoder::Any(decoder) = self.decoder else {
+            return Err(Cause::NotAMask("of another kind of file".into()));
+        };
+        let color = decoder.color_type();
+        match color {
+            ColorType::Rgb8 | ColorType::Rgba8 => {
+                caught(|| decode_any(decoder, rgb, &mut Buffer::default()))
+            }
+            _ => Err(Cause::NotAMask(format!("{color:?}"))),
+        }
+    }
+
     fn decode_stored(
         self,
         part: Rect<u32>,

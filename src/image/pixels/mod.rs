@@ -13,7 +13,7 @@ mod warp;
 
 pub(super) use change::Change;
 pub(super) use colour::jittered;
-pub(super) use render::{Labels, Look, Rgb, carry_out, render, swap};
+pub(super) use render::{Labels, Look, PixelKind, Rgb, carry_out, render, swap};
 pub(super) use scratch::{Buffer, Scratch};
 pub(super) use warp::Warp;
 

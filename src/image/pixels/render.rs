@@ -3,7 +3,7 @@
 use fast_image_resize::images::{
     TypedCroppedImage, TypedCroppedImageMut, TypedImage, TypedImageRef,
 };
-use fast_image_resize::pixels::{U8, U8x3};
+use fast_image_resize::pixels::{U8, U8x2, U8x3, U8x4};
 use fast_image_resize::{FilterType, PixelTrait, ResizeAlg, ResizeOptions};
 
 use super::change::Change;
@@ -25,7 +25,7 @@ pub(in crate::image) trait PixelKind<const N: usize> {
 /// `u8` RGB.
 pub(in crate::image) struct Rgb;
 
-/// Labels of 8 bits.
+/// Labels, ids or distances of 8, 16 or 32 bits, as bytes.
 pub(in crate::image) struct Labels;
 
 impl PixelKind<3> for Rgb {
@@ -35,6 +35,16 @@ impl PixelKind<3> for Rgb {
 
 impl PixelKind<1> for Labels {
     type Pixel = U8;
+    const COLOURS: bool = false;
+}
+
+impl PixelKind<2> for Labels {
+    type Pixel = U8x2;
+    const COLOURS: bool = false;
+}
+
+impl PixelKind<4> for Labels {
+    type Pixel = U8x4;
     const COLOURS: bool = false;
 }
 

@@ -13,7 +13,7 @@ use std::time::Duration;
 use crate::device::Device;
 use crate::loader::affinity::{Affinity, Machine};
 use crate::loader::world::World;
-use crate::pipeline::{LastBatch, OnEmpty, OnError, Sharding, Workers};
+use crate::pipeline::{BadShare, LastBatch, OnEmpty, OnError, Sharding, Workers};
 use crate::sampler::{BatchSampler, Sampler};
 use crate::sync::Arc;
 
@@ -60,6 +60,7 @@ pub struct Builder<D, C> {
     pub(super) on_error: OnError,
     /// Attempts, the first wait, and how many attempts an epoch may have.
     pub(super) retry: (u32, Duration, u64),
+    pub(super) bad_share: Option<BadShare>,
     pub(super) devices: Vec<Device>,
     /// `pin_memory` was called with an empty list.
     names_no_device: bool,
@@ -95,6 +96,7 @@ impl<D> Builder<D, crate::batch::Stack> {
             sharding: None,
             on_error: OnError::Fail,
             retry: (0, Duration::ZERO, u64::MAX),
+            bad_share: None,
             devices: Vec::new(),
             names_no_device: false,
             strict: false,
@@ -264,6 +266,47 @@ impl<D, C> Builder<D, C> {
     /// Sets what becomes of a sample that fails to load; by default its batch is an error.
     pub fn on_error(mut self, on_error: OnError) -> Self {
         self.on_error = on_error;
+        self
+    }
+
+    /// Limits the share of an epoch's samples that [`on_error`](Builder::on_error) may replace or leave out; no limit by default.
+    ///
+    /// From the batch on with which `after` samples were counted, and with an epoch's last batch in any case, at most `share` of the samples
+    /// so far may be bad. The batch that exceeds it is an error in its place ([`Error::TooManyBad`](crate::Error::TooManyBad)), and ends
+    /// the epoch. The run stands before that batch ([`state`](DataLoader::state)), so that nothing of it is lost when the data is
+    /// mended, or the limit. (Of an iterable whose end is found with too many, the error comes behind its last batch.)
+    ///
+    /// `after` is for the beginning of an epoch, where one bad sample of a batch of ten is a tenth: some hundred for 1 %.
+    ///
+    /// Samples are counted as their batches are given out, so the same batch ends the epoch whatever the number of workers, unless
+    /// [`in_order`](Builder::in_order) is off. They are counted for each epoch and each rank (and for each part of an epoch that is
+    /// [split](crate::loader::Epoch::split)), and anew in an epoch that is resumed. A sample that was replaced counts once, however many
+    /// others failed in its place. [`OnError`]'s own quota `at_most` holds as well: `u64::MAX` leaves it to this one.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::loader::OnError;
+    /// use pinfeed::{DataLoader, Error, from_fn};
+    ///
+    /// let samples = from_fn(10_000, |index, _| match index {
+    ///     4_000.. if index % 2 == 0 => Err("the disk is gone".into()), // from here on, half of them
+    ///     index => Ok(index as i64),
+    /// });
+    /// let loader = DataLoader::builder(samples)
+    ///     .batch_size(100)
+    ///     .on_error(OnError::Skip { at_most: u64::MAX })
+    ///     .bad_share_at_most(0.01, 1_000)
+    ///     .build()?;
+    /// let mut epoch = loader.epoch(0);
+    /// assert!(epoch.by_ref().take(40).all(|batch| batch.is_ok()));
+    /// let error = epoch.next().unwrap().unwrap_err();
+    /// assert!(matches!(error, Error::TooManyBad { bad: 50, samples: 4_100, .. }));
+    /// assert!(epoch.next().is_none());
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn bad_share_at_most(mut self, share: f64, after: u64) -> Self {
+        self.bad_share = Some(BadShare { most: share, after });
         self
     }
 

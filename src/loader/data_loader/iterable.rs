@@ -130,6 +130,13 @@ impl<S: IterableDataset, C> IterableBuilder<S, C> {
         device_share(share: f64);
     }
 
+    /// Limits the share of an epoch's items that may be left out, as [`Builder::bad_share_at_most`]. If the end is found with too many of
+    /// them, and less than `after` items came, the error comes behind the last batch.
+    pub fn bad_share_at_most(mut self, share: f64, after: u64) -> Self {
+        self.builder = self.builder.bad_share_at_most(share, after);
+        self
+    }
+
     /// Tries to load an item again where its error says that it may go away, as [`Builder::retry`]. An iterable that gives an error is not
     /// asked again.
     pub fn retry(mut self, attempts: u32, first_wait: Duration) -> Self {

@@ -4,7 +4,7 @@ use std::task::Poll;
 
 use super::Epoch;
 use crate::batch::Batch;
-use crate::error::Result;
+use crate::error::{Error, Result, drop_each};
 use crate::loader::kind::Kind;
 use crate::meter::{Activity, More, Subject};
 use crate::pipeline::{Asking, Changes, Made, NextTask, OwnItems, Patience, SendWindow, Sent};
@@ -32,6 +32,37 @@ impl<B: Batch, K: Kind> Epoch<'_, B, K> {
             let behind = own.into_reached(); // without the lock: items are the user's to drop
             *reached.lock() = behind;
         }
+    }
+
+    /// Counts the samples of the batch that is to be given out next, of so many rows if they are an iterable's own, and says if too many of
+    /// them failed. The epoch ends then, and the batch is not given out.
+    pub(super) fn has_too_many_bad(&mut self, batch: u64, rows: Option<usize>) -> Option<Error> {
+        self.bad?;
+        let rows = rows.unwrap_or_else(|| self.partition.batch_rows(batch));
+        let bad = self.changes.as_ref().map_or(0, |changes| changes.bad());
+        let is_last = self.left() <= 1;
+        let too_many = self.bad.as_mut()?.add(rows, bad, is_last);
+        too_many.then(|| self.ends_with_bad()).flatten()
+    }
+
+    /// The end of an iterable was found: says if too many of its items failed, which was not told while there were few.
+    pub(super) fn had_too_many_bad(&mut self) -> Option<Error> {
+        let too_many = self.bad.as_ref()?.are_too_many();
+        (too_many && !self.has_ended)
+            .then(|| self.ends_with_bad())
+            .flatten()
+    }
+
+    fn ends_with_bad(&mut self) -> Option<Error> {
+        let count = self.bad.as_ref()?;
+        let error = Error::TooManyBad {
+            epoch: self.handle.start.epoch,
+            bad: count.bad,
+            samples: count.samples,
+            at_most: count.most(),
+        };
+        (self.has_ended, self.batches) = (true, self.given());
+        Some(error)
     }
 
     /// Ends the host's own time, which began with the last batch. Returns the time now.
@@ -171,14 +202,23 @@ impl<B: Batch, K: Kind> Epoch<'_, B, K> {
         let asked = self.returned();
         let next = self.wait(asked, None, patience, None);
         next.map(|next| {
-            let NextTask::Delivered(next) = next? else {
+            let Some(next) = next else {
+                return self.had_too_many_bad().map(Err);
+            };
+            let NextTask::Delivered(next) = next else {
                 unreachable!("only a device epoch's batches are sent");
             };
             // (Asking for a place takes longer than counting.)
             let batch = self.handle.progress.next();
             self.changes = next.changes;
-            self.reaches(next.own);
             let batch = batch.unwrap_or_else(|| next.context.place(next.task).batch);
+            let rows = next.own.as_ref().map(|own| own.rows());
+            if let Some(too_many) = self.has_too_many_bad(batch, rows) {
+                drop_each([next.own]);
+                drop_each([next.outcome]); // they may be the user's to drop
+                return Some(Err(too_many));
+            }
+            self.reaches(next.own);
             self.gives(batch, next.outcome.is_ok());
             Some(next.outcome.map(|made| match made {
                 Made::Here(batch) => batch,

@@ -153,11 +153,11 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
             self.send_made(true);
         }
         let mut sent = None;
-        let (context, task) = loop {
+        let (context, task, own) = loop {
             let window = Some(self.window);
             let next = self.epoch.wait(asked, sent.take(), patience, window);
             let next = match ready!(next) {
-                None => return Poll::Ready(None),
+                None => return Poll::Ready(self.epoch.had_too_many_bad().map(Err)),
                 Some(NextTask::Delivered(next)) => next,
                 Some(NextTask::ToSend(group)) => {
                     sent = Some(self.epoch.pipeline().send_next(&*self.queue, group));
@@ -168,20 +168,27 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
             let (context, task) = (Arc::clone(&next.context), next.task);
             let place = context.place(task);
             self.epoch.add_changes(place.first_row, next.changes);
-            self.epoch.reaches(next.own);
             match next.outcome {
                 Err(error) if self.failed.is_none() => self.failed = Some(error),
                 // It may be the user's to drop, and the epoch must come to its next batch.
                 outcome => drop_each([outcome]),
             }
             if place.ends_batch() {
-                break (context, task);
+                break (context, task, next.own);
             }
             asked = Instant::now();
         };
         let batch = context.batch(task);
         let (whole, has_enough) = self.queue.take(batch, self.depth as u64);
         self.has_enough = has_enough;
+        let rows = own.as_ref().map(|own| own.rows());
+        if let Some(too_many) = self.epoch.has_too_many_bad(batch, rows) {
+            drop_each([own]);
+            drop_each([whole]);
+            drop_each([self.failed.take()]);
+            return Poll::Ready(Some(Err(too_many)));
+        }
+        self.epoch.reaches(own);
         let given = match self.failed.take() {
             Some(error) => {
                 drop_each(whole);

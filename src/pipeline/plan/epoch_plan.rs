@@ -356,6 +356,7 @@ mod tests {
             is_stream: false,
             timeout: None,
             patience: None,
+            bad_share: None,
         }
     }
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::bad_share::BadShare;
 use super::epoch_plan::{Destination, Machine};
 use super::lister::{Batching, EvenBatching, FirstEpoch};
 use super::partition::{EpochOrder, Even, LastBatch, Listed, Lists, Partition, Start};
@@ -41,6 +42,8 @@ pub(crate) struct Options {
     pub(crate) timeout: Option<Duration>,
     /// How long the consumer waits before the log says for what, and from one line to the next.
     pub(crate) patience: Option<Duration>,
+    /// Which share of an epoch's samples may be replaced or left out.
+    pub(crate) bad_share: Option<BadShare>,
 }
 
 /// How batches get into page-locked memory.

@@ -26,6 +26,15 @@ impl Changes {
         self.skipped.append(&mut later.skipped);
     }
 
+    /// How many samples failed: of several in one row, the first.
+    pub(crate) fn bad(&self) -> usize {
+        let mut rows: Vec<usize> = self.replaced.iter().map(|replaced| replaced.row).collect();
+        rows.extend(&self.skipped);
+        rows.sort_unstable();
+        rows.dedup();
+        rows.len()
+    }
+
     /// The rows that are not left out, of so many.
     pub(crate) fn kept(&self, rows: usize) -> Vec<usize> {
         let is_kept = |row: &usize| !self.skipped.contains(row);

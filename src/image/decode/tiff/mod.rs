@@ -303,6 +303,22 @@ impl<'a> Tiff<'a> {
         })
     }
 
+    /// Whether the samples are grey of 16 bits, and nothing beside it.
+    pub(super) fn has_wide_grey(&self) -> bool {
+        self.pixels.is_wide_grey()
+    }
+
+    /// Writes all pixels of grey of 16 bits.
+    pub(super) fn decode_wide_grey(
+        &self,
+        numbers: &mut [u16],
+        raw: &mut Buffer,
+    ) -> Result<(), Cause> {
+        self.each_line(raw, |line, _, at, pixels| {
+            self.pixels.wide_grey(line, &mut numbers[at..at + pixels]);
+        })
+    }
+
     /// Calls `show` with each line of each part: its bytes, the samples of a pixel, the first pixel's place in the picture, and the
     /// number of pixels that are in the picture.
     fn each_line(

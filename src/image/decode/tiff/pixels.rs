@@ -233,6 +233,24 @@ impl Pixels {
         }
     }
 
+    /// Whether the samples are grey of 16 bits, and nothing beside it.
+    pub(super) fn is_wide_grey(&self) -> bool {
+        matches!(self.kind, Kind::Grey16 { .. }) && self.samples == 1
+    }
+
+    /// Writes a line of grey of 16 bits: the values as they are in the file, but that black is 0.
+    pub(super) fn wide_grey(&self, line: &[u8], out: &mut [u16]) {
+        let flip = match self.kind {
+            Kind::Grey16 {
+                white_is_zero: true,
+            } => u16::MAX,
+            _ => 0,
+        };
+        for (at, number) in out.iter_mut().enumerate() {
+            *number = wide(line, at) ^ flip;
+        }
+    }
+
     /// Writes a line of labels: the values as they are in the file, but that black is 0.
     pub(super) fn labels(&self, line: &[u8], out: &mut [u8]) {
         let flip = match self.kind {

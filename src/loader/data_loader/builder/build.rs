@@ -175,6 +175,7 @@ impl<D, C> Builder<D, C> {
             sharding: self.sharding,
             on_error: self.on_error,
             retry: self.retry,
+            bad_share: self.bad_share,
             devices: self.devices,
             names_no_device: self.names_no_device,
             strict: self.strict,

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{Builder, Sharding};
 use crate::error::{Error, Result};
-use crate::pipeline::Workers;
+use crate::pipeline::{BadShare, OnError, Workers};
 use crate::system::room::check_room;
 
 impl<D, C> Builder<D, C> {
@@ -25,6 +25,7 @@ impl<D, C> Builder<D, C> {
             ));
         }
         self.check_ahead()?;
+        self.check_bad_share()?;
         match self.timeout {
             Some(Duration::ZERO) => {
                 return Err(Error::option(
@@ -76,6 +77,25 @@ impl<D, C> Builder<D, C> {
     }
 
     /// A batch sampler says all of what these say.
+    fn check_bad_share(&self) -> Result<()> {
+        let Some(BadShare { most, .. }) = self.bad_share else {
+            return Ok(());
+        };
+        if !(0.0..=1.0).contains(&most) {
+            return Err(Error::option(
+                "bad_share_at_most",
+                format!("is {most}: a share is a number from 0 (none) to 1 (all), so 1 % is 0.01"),
+            ));
+        }
+        match self.on_error {
+            OnError::Fail => Err(Error::option(
+                "bad_share_at_most",
+                "needs on_error: without it, each bad sample is an error; set OnError::Replace or OnError::Skip, or leave it out",
+            )),
+            _ => Ok(()),
+        }
+    }
+
     fn check_batch_sampler(&self) -> Result<()> {
         if self.batch_sampler.is_none() {
             return match self.on_empty {

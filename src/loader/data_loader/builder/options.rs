@@ -54,6 +54,7 @@ impl<D, C> Builder<D, C> {
             is_stream: false,
             timeout: self.timeout,
             patience: self.patience,
+            bad_share: self.bad_share,
         }
     }
 }
