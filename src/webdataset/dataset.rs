@@ -82,7 +82,7 @@ impl WebDataset<()> {
     ///
     /// If the folder or store cannot be opened.
     pub fn open(url: &str) -> Result<WebDatasetBuilder> {
-        let open = |place| store::open(place).map_err(Error::of_source);
+        let open = |place| store::open(place).map_err(|error| Error::of_source(error.into()));
         let plain = url.split(['{', '\\']).next().unwrap_or_default();
         // (Behind `s3://`, there is the bucket.)
         let root = plain.find("://").map_or(0, |scheme| scheme + 3);
