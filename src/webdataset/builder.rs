@@ -16,10 +16,14 @@ use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
 use crate::sampler::Blocks;
 use crate::store::{Object, Store};
+use crate::sync::log;
 use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering, thread};
 
 /// How many shards are indexed at once: more than there are cores, because it waits for a disk or a network.
 const AT_ONCE: usize = 16;
+
+/// How many extents there are where shards are small: eight for each that is open, as `BlockSampler` wants for its usual 384.
+const USUAL_EXTENTS: u64 = 8 * 384;
 
 /// How large an index of others may be.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
@@ -50,7 +54,7 @@ pub struct WebDatasetBuilder {
     shards: Named,
     fields: Vec<Wanted>,
     skip_incomplete: bool,
-    extent_bytes: u64,
+    extent_bytes: Option<u64>,
     kept_in: Option<PathBuf>,
     dali: Option<String>,
 }
@@ -96,16 +100,17 @@ impl WebDatasetBuilder {
             shards,
             fields: Vec::new(),
             skip_incomplete: false,
-            extent_bytes: 8 << 20,
+            extent_bytes: None,
             kept_in: None,
             dali: None,
         }
     }
 
-    /// Reads this field, or the first of several that a sample has: `"jpg;jpeg;png"`. Each sample must have it. May be called several times.
+    /// Reads this field, or the first of several that a sample has: `"jpg;jpeg;png"`. Each sample must have it. May be called several
+    /// times.
     ///
-    /// Default: all fields are read, and none is required. Once a field was chosen, only chosen ones are read, apart from what lies between
-    /// them in the shard and is no longer than 1 MiB.
+    /// Default: all fields are read, and none is required. Once a field was chosen, only chosen ones are read, apart from what lies
+    /// between them in the shard and is no longer than 1 MiB.
     pub fn field(mut self, names: &str) -> WebDatasetBuilder {
         self.want(names, true);
         self
@@ -132,18 +137,19 @@ impl WebDatasetBuilder {
         self
     }
 
-    /// How much of a shard is read at once, about. Default: 8 MiB. It decides the order: another size is another order, also for a run that is
-    /// resumed.
+    /// How much of a shard is read at once, about. Default: 8 MiB; less where all shards together are smaller than 24 GiB, so that there
+    /// are 3,072 extents all the same (384 that are open at a time, eight times over), but 64 KiB at least.
     ///
-    /// Larger extents are fewer requests. Smaller ones mix better, and less memory holds them.
+    /// Larger extents are fewer requests. Smaller ones mix better, and take less memory. It decides the order, so another size is refused
+    /// where a run is resumed.
     pub fn extent_bytes(mut self, bytes: u64) -> WebDatasetBuilder {
-        self.extent_bytes = bytes;
+        self.extent_bytes = Some(bytes);
         self
     }
 
-    /// Keeps the shards' indexes in this folder of the local machine, and reads them from there if they are of the same objects: of the same
-    /// length and version (ETag, or time of change). Otherwise, or if one is damaged, it is made again, which is logged. It may be the
-    /// folder of the shards. Several processes can use it at once.
+    /// Keeps the shards' indexes in this folder of the local machine, and reads them from there if they are of the same objects: of the
+    /// same length and version (ETag, or time of change). Otherwise, or if one is damaged, it is made again, which is logged. It may be
+    /// the folder of the shards. Several processes can use it at once.
     ///
     /// If an index cannot be written, a warning is logged, and the data set is built all the same.
     pub fn keep_index(mut self, folder: impl Into<PathBuf>) -> WebDatasetBuilder {
@@ -151,8 +157,8 @@ impl WebDatasetBuilder {
         self
     }
 
-    /// Reads the shards' indexes from files that NVIDIA DALI's `wds2idx` made (v1.2), by a pattern of as many names as there are shards, in
-    /// the same store: `"index/train-{000000..000099}.idx"`.
+    /// Reads the shards' indexes from files that NVIDIA DALI's `wds2idx` made (v1.2), by a pattern of as many names as there are shards,
+    /// in the same store: `"index/train-{000000..000099}.idx"`.
     ///
     /// What they say is compared with the shards' headers where samples are read. (DALI's offsets are wrong for names of more than 100
     /// bytes in GNU's format.)
@@ -161,11 +167,11 @@ impl WebDatasetBuilder {
         self
     }
 
-    /// Finds the shards, reads or makes their indexes, and makes the data set, whose samples are what `decode` makes of those in the shards.
-    /// It runs on workers; draw random augmentation from its generator.
+    /// Finds the shards, reads or makes their indexes, and makes the data set, whose samples are what `decode` makes of those in the
+    /// shards. It runs on workers; draw random augmentation from its generator.
     ///
-    /// The shards' folder is listed once. Without an index, each shard's headers are read, of 16 shards at once: one request for each member
-    /// on a disk, and one for each 4 MiB of a store that takes long to answer.
+    /// The shards' folder is listed once. Without an index, each shard's headers are read, of 16 shards at once: one request for each
+    /// member on a disk, and one for each 4 MiB of a store that takes long to answer.
     ///
     /// # Errors
     ///
@@ -181,8 +187,8 @@ impl WebDatasetBuilder {
     }
 
     fn inner(self) -> Result<Inner, BoxError> {
-        if self.extent_bytes == 0 {
-            let reason = "0 bytes hold no sample; the default is 8 MiB".to_owned();
+        if self.extent_bytes == Some(0) {
+            let reason = "0 bytes hold no sample; the default follows from the shards".to_owned();
             return Err(Error::option("extent_bytes", reason).into());
         }
         if let Some(wanted) = self
@@ -198,6 +204,7 @@ impl WebDatasetBuilder {
         }
         let began = Instant::now();
         let objects = self.objects()?;
+        let extent_bytes = self.extent_bytes.unwrap_or_else(|| usual_extent(&objects));
         let indexes = self
             .dali
             .as_deref()
@@ -205,7 +212,7 @@ impl WebDatasetBuilder {
         let indexes = indexes.transpose()?;
         let made = in_parallel(objects, |at, object| {
             let dali = indexes.as_ref().map(|indexes| indexes[at].as_str());
-            self.shard(object, dali)
+            self.shard(object, dali, extent_bytes)
         })?;
         self.compare(&made)?;
         let (mut shards, mut starts, mut sizes, mut skipped) =
@@ -230,7 +237,8 @@ impl WebDatasetBuilder {
             );
             return Err(ShardError::new(&shards[0].place, None, cause).into());
         }
-        log::info!(
+        log::say!(
+            Info,
             "{samples} samples in {} shards, indexed in {:.1?}",
             shards.len(),
             began.elapsed()
@@ -241,7 +249,7 @@ impl WebDatasetBuilder {
             shards,
             starts,
             blocks,
-            extent_bytes: self.extent_bytes,
+            extent_bytes,
         })
     }
 
@@ -273,7 +281,12 @@ impl WebDatasetBuilder {
     }
 
     /// Makes one shard ready.
-    fn shard(&self, object: &Object, dali: Option<&str>) -> Result<Made, BoxError> {
+    fn shard(
+        &self,
+        object: &Object,
+        dali: Option<&str>,
+        extent_bytes: u64,
+    ) -> Result<Made, BoxError> {
         let place = self.store.locate(&object.key);
         let (full, origin) = self.index(object, dali)?;
         let is_wanted = |name: &str| {
@@ -297,7 +310,7 @@ impl WebDatasetBuilder {
                 }
             }
         }
-        let sizes = cut(&full, &kept, self.extent_bytes);
+        let sizes = cut(&full, &kept, extent_bytes);
         let mut rest = kept.iter().peekable();
         let index = full.filtered(
             |sample| rest.next_if(|kept| **kept == sample).is_some(),
@@ -406,6 +419,14 @@ impl std::fmt::Debug for WebDatasetBuilder {
             .field("extent_bytes", &self.extent_bytes)
             .finish_non_exhaustive()
     }
+}
+
+/// How large extents are if the program does not say: as large as requests should be, or small enough to mix.
+fn usual_extent(objects: &[Object]) -> u64 {
+    let bytes = objects
+        .iter()
+        .fold(0u64, |sum, object| sum.saturating_add(object.bytes));
+    (bytes / USUAL_EXTENTS).clamp(64 << 10, 8 << 20)
 }
 
 /// A shard that is ready.

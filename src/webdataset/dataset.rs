@@ -16,9 +16,10 @@ type Decode<T> = dyn Fn(WebSample<'_>, &mut SampleRng) -> Result<T, BoxError> + 
 
 /// The samples of tar shards, as WebDataset has them: files of one name but for what follows its first dot are a sample.
 ///
-/// Shards are read in extents of 8 MiB, and shuffled by them: it is a [`BlockSource`]. [`DataLoader::builder`](crate::DataLoader::builder)
-/// takes it as it is; for the number of requests in flight and their memory, put it into a [`Blocked`]. It knows its length, has one
-/// order over all shards, and is resumed exactly, on other numbers of ranks, too. Clones share the index.
+/// Shards are read in extents of 8 MiB or less, and shuffled by them: it is a [`BlockSource`].
+/// [`DataLoader::builder`](crate::DataLoader::builder) takes it as it is; for the number of requests in flight and their memory, put it
+/// into a [`Blocked`]. It knows its length, has one order over all shards, and is resumed exactly, on other numbers of ranks, too. Clones
+/// share the index.
 ///
 /// In memory, the index takes 18 bytes for each field that is read and, for each sample, the length of its key and 8 bytes.
 ///

@@ -6,6 +6,7 @@ use super::braces;
 use super::error::{Cause, ShardError};
 use crate::error::BoxError;
 use crate::store::{Object, Store};
+use crate::sync::log;
 
 /// The shards of a pattern, in its order. One that ends with a slash, or is empty, is a folder, and names all `.tar` in it.
 pub(super) fn find(store: &dyn Store, pattern: &str) -> Result<Vec<Object>, BoxError> {

@@ -10,6 +10,7 @@ use super::names;
 use super::window::Window;
 use crate::error::BoxError;
 use crate::store::{Object, Store};
+use crate::sync::log;
 
 /// What a shard holds, in 18 bytes a field and the length of its key and 8 bytes a sample.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]

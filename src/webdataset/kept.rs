@@ -12,6 +12,7 @@ use crate::error::{BoxError, Error};
 use crate::fingerprint::Fingerprint;
 use crate::store::Object;
 use crate::sync::Ordering;
+use crate::sync::log;
 use crate::sync::plain::AtomicU64;
 
 const MAGIC: &[u8] = b"pinfeed tar index 1\n";

@@ -30,7 +30,7 @@ fn loader(folder: &Path, world: World) -> Result<DataLoader<Vec<String>>, Box<dy
     let shards = WebDataset::open(&format!("{}/", folder.display()))?;
     let data = shards
         .field("txt")
-        .extent_bytes(8 << 10) // (small shards: in 8 MiB, the default, all of one would lie)
+        .extent_bytes(8 << 10) // (small shards: in 64 KiB, the least by default, all of one would lie)
         .keep_index(folder.join("index"))
         .build(|sample, _rng| Ok(sample.key().to_owned()))?;
     let data = Blocked::new(data).with_in_flight(4).with_max_bytes(8 << 20);

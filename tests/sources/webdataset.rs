@@ -373,6 +373,12 @@ fn extents_follow_from_the_shards() {
         data.fetch(block, samples).unwrap();
         assert_eq!(store.bytes.load(Ordering::SeqCst), bytes as u64);
     }
+    // By default, so small that there are many, but for tiny ones.
+    let picture = vec![1; 50_000];
+    let names: Vec<String> = (0..100).map(|at| format!("{at:03}.jpg")).collect();
+    let shard = tar(names.iter().map(|name| (name.as_str(), &picture[..])));
+    let usual = of_bytes(shard).build(key).unwrap();
+    assert!((70..=100).contains(&usual.blocks().len()), "{usual:?}");
     let large = builder().extent_bytes(1 << 20).build(key).unwrap();
     assert_eq!(large.blocks().len(), 24, "a shard each");
 }
