@@ -32,10 +32,8 @@ const MOST_ROOT_NAMES: usize = 20;
 /// What of the public items shows no example of its own: parts of errors and plain values, and what only stands in signatures.
 #[rustfmt::skip]
 const NO_EXAMPLE: &[&str] = &[
-    "CollateError", "DeviceFault", "DocumentError", "Interrupted", "Limit", "ListingProgress", "Misfit", "SampleId", "ShapeError",
-    "MadeStats", "Stage", "StoreErrorKind", "Tally", "TimedOut", "Way",
     "CollateError", "DeviceFault", "DocumentError", "Interrupted", "Limit", "ListingProgress", "MapValue", "Misfit", "SampleId", "ShapeError",
-    "MadeStats", "ItemError", "Stage", "Tally", "TimedOut", "Way",
+    "MadeStats", "ItemError", "Stage", "StoreErrorKind", "Tally", "TimedOut", "Way",
     "Change", "Colour", "Cut", "Warp", "erase", "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
     "BucketByLengthIter", "Chain", "ChainIter", "Either", "FilterIter", "FlatMap", "FlatMapIter", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
     "Skip", "SkipIter", "Take", "TakeIter",
