@@ -181,7 +181,7 @@ impl ShardIndex {
 
 /// Whether a member's contents can lie there.
 pub(super) fn is_place(at: u64, bytes: u64, len: u64) -> bool {
-    at >= BLOCK && at % BLOCK == 0 && at.checked_add(bytes).is_some_and(|end| end <= len)
+    at >= BLOCK && at.is_multiple_of(BLOCK) && at.checked_add(bytes).is_some_and(|end| end <= len)
 }
 
 fn put_list<const N: usize, T: Copy>(bytes: &mut Vec<u8>, list: &[T], number: fn(T) -> [u8; N]) {
