@@ -30,7 +30,7 @@ struct S3 {
 impl S3 {
     fn start() -> S3 {
         let binary = std::env::var_os("PINFEED_S3S_FS")
-            .expect("PINFEED_S3S_FS names s3s-fs: ci/servers.sh sets it");
+            .unwrap_or_else(|| panic!("PINFEED_S3S_FS names s3s-fs: ci/servers.sh sets it"));
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("bucket")).unwrap();
         let address = TcpListener::bind("127.0.0.1:0")
