@@ -131,7 +131,6 @@ impl Even {
 
     /// Which of how many lanes the shard is: it has the positions that are `lane` modulo `lanes`. `None`: of slices of each global batch,
     /// which are no lanes unless there is one shard only.
-    #[cfg(test)]
     pub(crate) fn lane(&self) -> Option<(u64, u64)> {
         match self.sharding {
             Sharding::Interleaved => Some((self.shard, self.shards)),
