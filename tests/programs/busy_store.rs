@@ -1,5 +1,7 @@
 //! Blocks from a store that is busy now and then, and has lost one of them: requests are tried again, and the epoch goes on.
 
+#![allow(clippy::expect_used)] // the sizes are written below
+
 use std::error::Error;
 use std::ops::Range;
 use std::sync::Arc;

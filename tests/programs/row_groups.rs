@@ -76,10 +76,10 @@ impl BlockSource for Records {
 
     fn decode(&self, group: &Group, index: u64, rng: &mut SampleRng) -> Result<Self::Sample, BoxError> {
         let at = RECORD * (index - group.first) as usize;
-        let mut numbers = group.bytes[at..at + RECORD].chunks(4);
-        let mut next = || f32::from_le_bytes(numbers.next().unwrap().try_into().unwrap());
-        let label = next() as i64;
-        let features = (0..FEATURES).map(|_| next() + 0.01 * rng.f32()).collect();
+        let numbers = group.bytes[at..at + RECORD].chunks_exact(4);
+        let mut numbers = numbers.map(|four| f32::from_le_bytes([four[0], four[1], four[2], four[3]]));
+        let label = numbers.next().ok_or("an empty record")? as i64;
+        let features = numbers.map(|number| number + 0.01 * rng.f32()).collect();
         Ok((features, label))
     }
 

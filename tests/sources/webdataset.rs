@@ -158,7 +158,7 @@ fn of_bytes(shard: Vec<u8>) -> WebDatasetBuilder {
 #[track_caller]
 fn refusal(shard: Vec<u8>) -> String {
     let error = of_bytes(shard).build(whole).unwrap_err();
-    let shard = of_shard(&error).expect("an error of a shard").shard();
+    let shard = of_shard(&error).unwrap().shard();
     assert_eq!(shard, "a/shard.tar");
     error.to_string()
 }
@@ -166,8 +166,8 @@ fn refusal(shard: Vec<u8>) -> String {
 #[test]
 fn shards_of_others_are_read_as_webdataset_reads_them() {
     let expected = std::fs::read(fixtures().join("samples.json")).unwrap();
-    let expected: Vec<(String, Vec<(String, BTreeMap<String, String>)>)> =
-        serde_json::from_slice(&expected).unwrap();
+    type Fields = BTreeMap<String, String>;
+    let expected: Vec<(String, Vec<(String, Fields)>)> = serde_json::from_slice(&expected).unwrap();
     assert_eq!(expected.len(), 10);
     for (archive, samples) in expected {
         let store = LocalFiles::open(fixtures()).unwrap();
