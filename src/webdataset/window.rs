@@ -17,7 +17,8 @@ pub(super) struct Window<'a> {
     ahead: u64,
     /// What the last request was used for.
     used: u64,
-    is_far: bool,
+    /// How long the fastest request took: one that is answered at once tells a disk, which others may keep busy.
+    fastest: Duration,
 }
 
 /// What a request asks for at least and at most, if it is answered at once. One page holds the headers of a few small members.
@@ -36,7 +37,7 @@ impl<'a> Window<'a> {
             bytes: Vec::new(),
             ahead: 64 << 10,
             used: 0,
-            is_far: false,
+            fastest: Duration::MAX,
         }
     }
 
@@ -55,8 +56,12 @@ impl<'a> Window<'a> {
 
     fn read(&mut self, at: u64, count: u64) -> Result<(), Cause> {
         let end = self.start + self.bytes.len() as u64;
+        let is_far = self.fastest > FAR_AFTER && self.fastest < Duration::MAX;
+        if !is_far {
+            self.ahead = self.ahead.min(*NEAR.end());
+        }
         self.ahead = match at >= end && at < end + self.ahead {
-            _ if self.is_far => FAR,
+            _ if is_far => FAR,
             // It goes on where the last one ended: members are small.
             true => (self.ahead * 2).min(*NEAR.end()),
             // It was used for its beginning: members are large.
@@ -69,7 +74,7 @@ impl<'a> Window<'a> {
             .store
             .read(self.object, at..until)
             .map_err(Cause::Store)?;
-        self.is_far |= began.elapsed() > FAR_AFTER;
+        self.fastest = self.fastest.min(began.elapsed());
         (self.start, self.used) = (at, 0);
         if self.bytes.len() as u64 != until - at {
             return Err(short(self.object, at));
