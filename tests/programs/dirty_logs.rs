@@ -14,7 +14,9 @@ fn parse(line: Line, _: &mut SampleRng) -> Result<(f32, i64), BoxError> {
     Ok((seconds.parse().map_err(|cause| line.error(cause))?, status.parse().map_err(|cause| line.error(cause))?))
 }
 
-fn loader(files: &[PathBuf]) -> pinfeed::Result<DataLoader<(Tensor<f32>, Tensor<i64>), Iterable>> {
+type Requests = (Tensor<f32>, Tensor<i64>);
+
+fn loader(files: &[PathBuf]) -> pinfeed::Result<DataLoader<Requests, Iterable>> {
     DataLoader::iterable(iterable::lines(files).shuffle(64).map(parse))
         .batch_size(16)
         .num_workers(2)

@@ -122,9 +122,7 @@ fn the_order_is_that_of_seed_epoch_and_rank() {
         let source = source.bucket_by_length(8, |_| 7).unwrap();
         let loader = DataLoader::iterable(source).batch_size(8).build().unwrap();
         let batches = all(loader.epoch(epoch)).into_iter();
-        batches
-            .map(|batch| BTreeSet::from_iter(batch))
-            .collect::<BTreeSet<_>>()
+        batches.map(BTreeSet::from_iter).collect::<BTreeSet<_>>()
     };
     assert_ne!(company(0), company(1));
 }
