@@ -24,21 +24,21 @@ type Code<T> = Box<dyn Fn([u8; 3]) -> Option<T> + Send>;
 /// A map, with a value of type `T` for each pixel, that follows its picture through crops, flips, resizing and rotation: ids of instances,
 /// depth, disparity, or ids that a file has as colours. ([`LazyMask`](super::LazyMask) is for labels of 8 bits.)
 ///
-/// A batch of them is a `Tensor<T>` of shape `[n, height, width]`, where `T` is `u8`, `u16`, `u32`, `i32` or `f32`. Values are taken from the
-/// nearest pixel and never mixed: an id between two others is another thing, and a depth between foreground and background is
-/// nowhere. Operations on colours do not change them. Points and boxes are not moved by the values.
+/// A batch of them is a `Tensor<T>` of shape `[n, height, width]`, where `T` is `u8`, `u16`, `u32`, `i32` or `f32`. Values are taken from
+/// the nearest pixel and never mixed: an id between two others is another thing, and a depth between foreground and background is nowhere.
+/// Operations on colours do not change them. Points and boxes are not moved by the values.
 ///
 /// [`encoded`](LazyMap::encoded) takes files of *numbers*: PNG, TIFF or PGM in grey of 1 to 16 bits, or with a palette, whose indices
-/// are the values. They are the numbers in the file, of whatever scale: KITTI's depth is 256 for a metre, ScanNet's 1,000. (Divide where it is
-/// cheap: on the device.) [`coloured`](LazyMap::coloured) takes files of *colours*: PNG, BMP or PPM in RGB of 8 bits, or a PNG file's palette.
-/// What they mean says a function: [`panoptic_id`] for COCO's panoptic segmentation, or one of your own, such as ADE20K's
+/// are the values. They are the numbers in the file, of whatever scale: KITTI's depth is 256 for a metre, ScanNet's 1,000. (Divide where it
+/// is cheap: on the device.) [`coloured`](LazyMap::coloured) takes files of *colours*: PNG, BMP or PPM in RGB of 8 bits, or a PNG file's
+/// palette. What they mean says a function: [`panoptic_id`] for COCO's panoptic segmentation, or one of your own, such as ADE20K's
 /// `|[r, g, _]| Some(i32::from(r) / 10 * 256 + i32::from(g))`, or a look-up of class colours.
 ///
 /// # Errors
 ///
-/// The sample fails with an [`ImageError`] if the map and its picture differ in size; if a value does not fit `T` (a file of 16 bits and `u8`),
-/// or a colour stands for nothing, which names it and its place; or if the file's pixels are of another kind, or of one whose compression
-/// changes them (JPEG).
+/// The sample fails with an [`ImageError`] if the map and its picture differ in size; if a value does not fit `T` (a file of 16 bits and
+/// `u8`), or a colour stands for nothing, which names it and its place; or if the file's pixels are of another kind, or of one whose
+/// compression changes them (JPEG).
 ///
 /// # Examples
 ///
@@ -90,8 +90,8 @@ enum Source<T: MapValue> {
     Values(Tensor<T>),
 }
 
-/// The id that a colour has in COCO's panoptic segmentation: `R + 256 G + 65,536 B`, as `panopticapi.utils.rgb2id` computes it. 0 is nothing:
-/// pixels without a label.
+/// The id that a colour has in COCO's panoptic segmentation: `R + 256 G + 65,536 B`, as `panopticapi.utils.rgb2id` computes it. 0 is
+/// nothing: pixels without a label.
 ///
 /// # Examples
 ///
@@ -112,8 +112,8 @@ impl<T: MapValue> LazyMap<T> {
         LazyMap::new(Source::Numbers(Box::new(bytes)))
     }
 
-    /// Makes one from the content of a file of colours, which stand for values: `code` says for which, or for none, which is an error. (Alpha is
-    /// ignored.)
+    /// Makes one from the content of a file of colours, which stand for values: `code` says for which, or for none, which is an error.
+    /// (Alpha is ignored.)
     pub fn coloured(
         bytes: impl AsRef<[u8]> + Send + 'static,
         code: impl Fn([u8; 3]) -> Option<T> + Send + 'static,

@@ -3,7 +3,8 @@
 //! An [`ImageTransform`] is a plan, not a chain of closures. For each picture, the plan is drawn into a [`Geometry`],
 //! which folds its operations into one rectangle of the picture, one resampling and one flip, followed by changes in
 //! place. A [`LazyImage`] holds the bytes of a file until its row of the batch exists, then decodes and resamples
-//! straight into it; a [`LazyMask`] follows the geometry of its picture, and so does a [`LazyMap`] of ids or depth. [`ImageFolder`] yields such samples.
+//! straight into it; a [`LazyMask`] follows the geometry of its picture, and so does a [`LazyMap`] of ids or depth. [`ImageFolder`] yields
+//! such samples.
 
 // This is the top layer: it uses the crate's public API only, as a program does. README.md in this folder has the
 // reading order.

@@ -210,8 +210,8 @@ where
 
 type Found<T> = Result<(usize, T), BoxError>;
 
-/// The batches of a window, one behind the other, the last item first. Those of full size come in a random order, and the one that has less,
-/// which only the last window of an epoch has, comes last: so all batches begin where the loader's do.
+/// The batches of a window, one behind the other, the last item first. Those of full size come in a random order, and the one that has
+/// less, which only the last window of an epoch has, comes last: so all batches begin where the loader's do.
 fn arranged<T>(
     batch_size: usize,
     seed: u64,

@@ -32,8 +32,8 @@
 //! decode and augment there. So the order is that of the iterable, whatever the number of workers, and each sample has random numbers
 //! that follow from seed, epoch, rank and position.
 //!
-//! Where what comes next depends on what an item *is* (`filter`, `flat_map`, `bucket_by_length`, `pack`), the item is loaded while it is pulled, and
-//! what is done before is serial. So put these early in the chain, and what takes time into a `map` behind them.
+//! Where what comes next depends on what an item *is* (`filter`, `flat_map`, `bucket_by_length`, `pack`), the item is loaded while it is
+//! pulled, and what is done before is serial. So put these early in the chain, and what takes time into a `map` behind them.
 //!
 //! Dropping an epoch does not wait for its iterable; the worker that pulls is busy until the item that it pulls is there. Dropping the
 //! loader waits for that item, and for no other. An iterable that pulls several items of another one to give one reports between two of
@@ -285,13 +285,13 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// *Random numbers*: what `f` draws follows from seed, epoch, rank and the item's own number in the source. (An iterator that draws
     /// takes a clone of the generator along.) What a `map` of the parts draws, follows from the number of the part among all of this rank.
     ///
-    /// *Errors* are in their places, as [`ItemError`](crate::error::ItemError)s, which say which item and which part. If `f` fails or panics,
-    /// the item has failed. If its iterator gives an error, that part has failed, and the iterator goes on; if it panics, the item ends
-    /// there. [`OnError::Skip`](crate::loader::OnError::Skip) leaves out what failed;
-    /// [`retry`](crate::loader::IterableBuilder::retry) does not try it again.
+    /// *Errors* are in their places, as [`ItemError`](crate::error::ItemError)s, which say which item and which part. If `f` fails or
+    /// panics, the item has failed. If its iterator gives an error, that part has failed, and the iterator goes on; if it panics, the item
+    /// ends there. [`OnError::Skip`](crate::loader::OnError::Skip) leaves out what failed; [`retry`](crate::loader::IterableBuilder::retry)
+    /// does not try it again.
     ///
-    /// *Resuming* is exact, in the middle of an item, too: if the source can [`seek`](ItemIter::seek), that one item is loaded again, and its
-    /// parts up to there are dropped. Otherwise, all are. So parts must follow from the item and the random numbers alone.
+    /// *Resuming* is exact, in the middle of an item, too: if the source can [`seek`](ItemIter::seek), that one item is loaded again, and
+    /// its parts up to there are dropped. Otherwise, all are. So parts must follow from the item and the random numbers alone.
     ///
     /// # Examples
     ///
@@ -353,8 +353,8 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// Arranges items so that batches have items of similar lengths, which are padded little: the bucketing of `torchtext` and `torchdata`.
     ///
     /// The items of 100 batches ([`with_buffer`](BucketByLength::with_buffer) sets another number) are sorted by length, cut into groups of
-    /// `batch_size`, and given out group by group, in a random order; then the next so many. The order follows from the loader's seed, epoch
-    /// and rank. Only the epoch's last group may be smaller, and it comes last.
+    /// `batch_size`, and given out group by group, in a random order; then the next so many. The order follows from the loader's seed,
+    /// epoch and rank. Only the epoch's last group may be smaller, and it comes last.
     ///
     /// `batch_size` is that of the loader, and the groups are its batches if nothing behind this changes where they begin: `map` does not.
     /// A `shuffle`, `filter`, `flat_map`, `mix` or `skip` belongs before it. So does `repeat`: behind this, each pass would
@@ -378,8 +378,8 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// *Memory*: `batch_size` times 100 samples. While the batches of one buffer are given out, the next is filled, an item for each item
     /// given.
     ///
-    /// *Resuming* is exact, and reads two buffers again at most, if the source can [`seek`](ItemIter::seek). Otherwise, all items of the epoch
-    /// are loaded again up to there.
+    /// *Resuming* is exact, and reads two buffers again at most, if the source can [`seek`](ItemIter::seek). Otherwise, all items of the
+    /// epoch are loaded again up to there.
     ///
     /// # Errors
     ///

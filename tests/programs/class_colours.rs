@@ -1,5 +1,5 @@
-//! Street scenes whose labels are colours, as CamVid has them: a table says which class a colour is. A colour that is none (an editor smoothed an
-//! edge) is an error that says where, and the scene is left out.
+//! Street scenes whose labels are colours, as CamVid has them: a table says which class a colour is. A colour that is none (an editor
+//! smoothed an edge) is an error that says where, and another scene takes its place.
 
 use std::collections::HashMap;
 use std::error::Error;

@@ -1,5 +1,5 @@
-//! A disk begins to fail in the middle of the night. A few broken files are left out, as always; when it is one in twenty, training stops with
-//! an error instead of going on with what is left, and goes on in the morning where it was.
+//! A disk begins to fail in the middle of the night. A few broken files are left out, as always; when it is one in twenty, training stops
+//! with an error instead of going on with what is left, and goes on in the morning where it was.
 
 use std::error::Error;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Panoptic segmentation, as COCO keeps it: the colours of a PNG file are ids of segments, which follow the crop and the flip of their picture. (The
-//! files are COCO's own examples.)
+//! Panoptic segmentation, as COCO keeps it: the colours of a PNG file are ids of segments, which follow the crop and the flip of their
+//! picture. (The files are COCO's own examples.)
 
 use std::collections::BTreeSet;
 use std::error::Error;

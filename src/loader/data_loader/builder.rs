@@ -271,10 +271,10 @@ impl<D, C> Builder<D, C> {
 
     /// Limits the share of an epoch's samples that [`on_error`](Builder::on_error) may replace or leave out; no limit by default.
     ///
-    /// From the batch on with which `after` samples were counted, and with an epoch's last batch in any case, at most `share` of the samples
-    /// so far may be bad. The batch that exceeds it is an error in its place ([`Error::TooManyBad`](crate::Error::TooManyBad)), and ends
-    /// the epoch. The run stands before that batch ([`state`](DataLoader::state)), so that nothing of it is lost when the data is
-    /// mended, or the limit. (Of an iterable whose end is found with too many, the error comes behind its last batch.)
+    /// From the batch on with which `after` samples were counted, and with an epoch's last batch in any case, at most `share` of the
+    /// samples so far may be bad. The batch that exceeds it is an error in its place ([`Error::TooManyBad`](crate::Error::TooManyBad)), and
+    /// ends the epoch. The run stands before that batch ([`state`](crate::DataLoader::state)), so that nothing of it is lost when the data
+    /// is mended, or the limit. (Of an iterable whose end is found with too many, the error comes behind its last batch.)
     ///
     /// `after` is for the beginning of an epoch, where one bad sample of a batch of ten is a tenth: some hundred for 1 %.
     ///

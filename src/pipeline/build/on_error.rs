@@ -25,8 +25,8 @@ use crate::sync::{Condvar, Instant, Mutex};
 /// run to run, and on each rank. As long as it is not used up, batches are the same whatever the number of workers and ranks. A resumed
 /// epoch begins with a full quota, whatever was used before.
 ///
-/// A quota that is a *share* of the samples is [`bad_share_at_most`](crate::loader::Builder::bad_share_at_most). It counts batches as they are
-/// given out, so it is reproducible, and it ends the epoch where it is exceeded.
+/// A quota that is a *share* of the samples is [`bad_share_at_most`](crate::loader::Builder::bad_share_at_most). It counts batches as they
+/// are given out, so it is reproducible, and it ends the epoch where it is exceeded.
 ///
 /// # Examples
 ///
