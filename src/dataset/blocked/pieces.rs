@@ -634,13 +634,13 @@ impl<F: Clone> Pieces<F> {
 
     /// A piece was fetched. Gives it back if it is not needed any more.
     pub(super) fn fetched(&mut self, piece: u64, fetched: F) -> Option<F> {
-        match self.pieces.get_mut(&piece) {
-            Some(piece) if let Stage::Asked(request) = piece.stage => {
-                piece.stage = Stage::Here(request, fetched);
-                None
-            }
-            _ => Some(fetched),
+        if let Some(piece) = self.pieces.get_mut(&piece)
+            && let Stage::Asked(request) = piece.stage
+        {
+            piece.stage = Stage::Here(request, fetched);
+            return None;
         }
+        Some(fetched)
     }
 
     pub(super) fn knows(&self, pass: u32) -> bool {
