@@ -3,12 +3,12 @@
 //!
 //! | file | what reads it | what it becomes |
 //! | --- | --- | --- |
-//! | `.npy` (versions 1 to 3) | [`npy`] | an [`Array`] |
-//! | `.npz` (stored or deflated) | [`npz`] | [`Arrays`], by name |
-//! | safetensors | [`safetensors`] | [`Arrays`], by name |
-//! | IDX, as MNIST has it (also `.gz`) | [`idx`] | an [`Array`] |
+//! | `.npy` (versions 1 to 3) | [`npy`](fn@npy) | an [`Array`] |
+//! | `.npz` (stored or deflated) | [`npz`](fn@npz) | [`Arrays`], by name |
+//! | safetensors | [`safetensors`](fn@safetensors) | [`Arrays`], by name |
+//! | IDX, as MNIST has it (also `.gz`) | [`idx`](fn@idx) | an [`Array`] |
 //! | CIFAR-10 and CIFAR-100, "binary version" | [`cifar10`], [`cifar100`] | tensors: `[n, 32, 32, 3]` and the labels |
-//! | CSV with a line of names | [`csv`] | a [`CsvTable`], whose columns of numbers become tensors by name |
+//! | CSV with a line of names | [`csv`](fn@csv) | a [`CsvTable`], whose columns of numbers become tensors by name |
 //! | tokens one behind the other (nanoGPT's `.bin`) | [`TokenFile::raw`] | [`Windows`], documents |
 //! | Megatron's `.bin` and `.idx` | [`TokenFile::megatron`] | [`Windows`], documents |
 //!

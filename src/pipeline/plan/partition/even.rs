@@ -345,7 +345,7 @@ pub enum Sharding {
     },
     /// Of `R` ranks, rank `r` gets the samples at the positions `p` with `p mod R = r`, wherever the run begins or goes on. The samples of a
     /// global batch are the same as with slices, and so is what becomes of the last one: it is divided evenly, and
-    /// [`LastBatch`](crate::loader::LastBatch) counts.
+    /// [`LastBatch`] counts.
     ///
     /// The default where the order is made of [tracks](crate::sampler::Sampler::tracks), as that of
     /// [`BlockSampler`](crate::sampler::BlockSampler) is: each track, and so each block, is then one rank's, if `R` divides the number of
