@@ -67,7 +67,7 @@ use crate::sync::Arc;
 /// let blocks = Arc::new(Blocks::even(10_000, 1_000)?);
 /// let data = Blocked::new(Numbers { path: path.clone(), blocks });
 /// let loader = DataLoader::builder(data).batch_size(100).shuffle(true).num_workers(2).build()?;
-/// let mut seen = Vec::new();
+/// let mut seen: Vec<u32> = Vec::new();
 /// for batch in loader.epoch(0) {
 ///     seen.extend(batch?.as_slice());
 /// }
