@@ -16,7 +16,7 @@
 //!
 //! # Read or mapped
 //!
-//! Each of these functions takes a path, and then reads the file into memory: that is safe, the fastest where the data fits, and what a
+//! Each of these functions takes a path, and then reads the file into memory: that is safe, and what a
 //! program should begin with. Or it takes [`FileBytes`], which are read ([`FileBytes::read`]), memory-mapped ([`FileBytes::map`], which is
 //! `unsafe`: the file must not change), or had from elsewhere ([`FileBytes::new`]), and page-locked if asked ([`FileBytes::register`]), so
 //! that the device gathers rows from them.
