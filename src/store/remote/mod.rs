@@ -380,7 +380,7 @@ impl Shared {
             if answer.status.is_some() && answer.asked_for_credentials.is_none() {
                 self.was_answered.store(true, Ordering::Relaxed);
             }
-            let failure = match outcome {
+            let mut failure = match outcome {
                 Ok(Ok(value)) => {
                     pace.lock().succeeded();
                     return Ok(value);
@@ -391,6 +391,12 @@ impl Shared {
                 Ok(Err(Miss::Ours(failure))) => failure,
                 Err(_) => Failure::temporary("it was not done in time"),
             };
+            let had_credentials = self.was_answered.load(Ordering::Relaxed);
+            if failure.kind == StoreErrorKind::Denied && answer.status.is_none() && had_credentials
+            {
+                // It could be asked for them before.
+                failure.is_temporary = true;
+            }
             let error = |what: String| StoreError::new(place, failure.kind, what);
             if !failure.is_temporary {
                 return Err(error(failure.what).into());
