@@ -165,7 +165,10 @@ fn blocks_are_read_once() {
         drop(blocked);
         let held = held.lock().unwrap();
         assert_eq!(held.0, 0);
-        assert!(!is_whole || held.1 <= max_bytes, "{max_bytes}: {}", held.1);
+        // (A request that is given up while it runs brings what is not counted.)
+        if is_whole && stats.cancelled == 0 {
+            assert!(held.1 <= max_bytes, "{max_bytes}: {}", held.1);
+        }
         if is_whole && broken.is_none() && bad.is_none() {
             assert_eq!(stats.singles, 0, "{stats:?}");
             // (What two epochs need at a time may be read for both.)

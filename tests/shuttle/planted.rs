@@ -67,6 +67,7 @@ planted! {
     lost_workers: "a worker waits for a request for ever", "staged::requests_hang";
     untold: "the thread that waits for a request is not told", "staged::requests_are_made_ahead";
     wrong_room: "room is given in the wrong order", "blocks::blocks_are_read_once";
+    later_pass: "a later pass takes the room", "blocks::blocks_are_read_once";
     kept_room: "what is done with keeps its room", "blocks::blocks_are_read_once";
     still_failed: "a task that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     stale_slabs: "a task that is made again has a slab that it gave up", "failures::a_batch_is_made_again_while_its_slab_comes";

@@ -164,7 +164,8 @@ impl<S: BlockSource> Blocked<S> {
     /// It must have room for the blocks that are open at a time, on this rank, and for one more, or
     /// [`build`](crate::loader::Builder::build) refuses it: with 384 tracks of 8 MiB on 8 ranks, these are 49 blocks, or 392 MiB. Beyond that
     /// it limits how far ahead blocks are fetched. It is exceeded only by samples that are fetched alone while others have the room, one at
-    /// a time, and by what workers decode of a block that is done with. `usize::MAX` is no bound.
+    /// a time, by what workers decode of a block that is done with, and by requests that are given up while they
+    /// run, because their batch has failed or their epoch was left. `usize::MAX` is no bound.
     pub fn with_max_bytes(self, bytes: usize) -> Blocked<S> {
         self.limited(|limits| limits.max_bytes = bytes)
     }

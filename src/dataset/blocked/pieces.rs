@@ -130,6 +130,16 @@ pub(super) enum Step {
     Done,
 }
 
+/// What a pass opens next.
+enum Next {
+    /// With how many bytes it has.
+    Opening(Opening, usize),
+    /// They are to be asked for it.
+    Read(Openings),
+    /// Another thread is at it.
+    Asked,
+}
+
 /// Passes that follow each other, so that each waits for those before only.
 struct Line {
     /// Its part of the room is 1 of so many.
@@ -260,8 +270,26 @@ impl<F: Clone> Pieces<F> {
     /// Opens what a pass needs of what is announced, and `ahead` pieces of its line beyond that. `hangs`: whether a request does.
     pub(super) fn open(&mut self, pass: u32, ahead: usize, hangs: &dyn Fn(u64) -> bool) -> Step {
         loop {
-            let Some(course) = self.passes.get_mut(&pass) else {
+            let Some(course) = self.passes.get(&pass) else {
                 return Step::Done; // it is over
+            };
+            // All of a pass comes before what is announced of a later one, though the call that announces its last samples may come after this
+            // one. Otherwise the later pass would take the room.
+            let (line, id, is_announced) = (course.line, course.id, course.reached > 0);
+            let first = self.first_with_openings(line).filter(|first| {
+                let first = self.passes.get(first);
+                is_announced && first.is_some_and(|first| first.id < id)
+            });
+            if let Some(first) = first.filter(|_| !planted("a later pass takes the room")) {
+                match self.next_opening(first) {
+                    Next::Opening(opening, bytes) => self.enter(first, opening, bytes, hangs),
+                    Next::Read(openings) => return Step::Read(first, openings),
+                    Next::Asked => return Step::Wait,
+                }
+                continue;
+            }
+            let Some(course) = self.passes.get_mut(&pass) else {
+                return Step::Done; // cannot be
             };
             match course.next.take() {
                 Some((opening, bytes)) if opening.first < course.reached => {
@@ -278,31 +306,42 @@ impl<F: Clone> Pieces<F> {
                     Left::None => course.openings = Left::None,
                 }
             }
-            let line = course.line;
             let of_line = || self.passes.values().filter(|course| course.line == line);
             if of_line().map(|course| course.ahead.len()).sum::<usize>() >= ahead {
                 return Step::Done;
             }
-            // The first pass of the line that has openings left.
-            let passes = self.passes.iter().filter(|(_, course)| {
-                let is_at_end = course.next.is_none() && matches!(course.openings, Left::None);
-                course.line == line && !is_at_end
-            });
-            let Some((number, _)) = passes.min_by_key(|(_, course)| course.id) else {
+            let Some(first) = self.first_with_openings(line) else {
                 return Step::Done;
             };
-            let number = *number;
-            let Some(course) = self.passes.get_mut(&number) else {
-                return Step::Done; // cannot be
-            };
-            if let Some((opening, bytes)) = course.next.take() {
-                self.enter(number, opening, bytes, hangs);
-                continue;
+            match self.next_opening(first) {
+                Next::Opening(opening, bytes) => self.enter(first, opening, bytes, hangs),
+                Next::Read(openings) => return Step::Read(first, openings),
+                Next::Asked => return Step::Done,
             }
-            match std::mem::replace(&mut course.openings, Left::Asked) {
-                Left::Some(openings) => return Step::Read(number, openings),
-                _ => return Step::Done, // another thread is at it
-            }
+        }
+    }
+
+    /// The first pass of a line that has openings left.
+    fn first_with_openings(&self, line: u64) -> Option<u32> {
+        let passes = self.passes.iter().filter(|(_, course)| {
+            let is_at_end = course.next.is_none() && matches!(course.openings, Left::None);
+            course.line == line && !is_at_end
+        });
+        let (first, _) = passes.min_by_key(|(_, course)| course.id)?;
+        Some(*first)
+    }
+
+    /// Takes what a pass opens next, which has openings left.
+    fn next_opening(&mut self, pass: u32) -> Next {
+        let Some(course) = self.passes.get_mut(&pass) else {
+            return Next::Asked; // cannot be
+        };
+        if let Some((opening, bytes)) = course.next.take() {
+            return Next::Opening(opening, bytes);
+        }
+        match std::mem::replace(&mut course.openings, Left::Asked) {
+            Left::Some(openings) => Next::Read(openings),
+            Left::Asked | Left::None => Next::Asked,
         }
     }
 
