@@ -10,14 +10,11 @@ export PINFEED_SEED="${PINFEED_SEED:-30}" # of the hostile device's tests
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
 run cargo test 2>&1 | tee "$log"
+if grep -A5 "^warning" "$log"; then
+    echo "with the default features, the compiler has warnings"
+    exit 1
+fi
 if grep "panicked at" "$log"; then
     echo "these panics are no failures, and look like some: what a test provokes is watch::provoked"
     exit 1
 fi
-
-# Features that are off by default, in one build.
-test=(cargo test --features nvjpeg,nvtx,object-store)
-run "${test[@]}" --no-run --lib --test nvtx --test decoding --test connections --test programs --test remote
-run "${test[@]}" --lib -- picture changes nvjpeg encoded
-run "${test[@]}" --test nvtx --test decoding --test connections --test remote
-run "${test[@]}" --test programs -- both_decoders found_on_the_web masked_on_the_device

@@ -11,8 +11,8 @@ use pinfeed::device::Way;
 use crate::Outcome;
 pub use crate::options::Workload;
 use crate::options::{OPTIONS, WORKLOADS};
-use crate::table;
-use Workload::{Cold, Roundtrip, Submit, Table, Tails, Tensor};
+use crate::{shards, table};
+use Workload::{Cold, Roundtrip, Shards, Submit, Table, Tails, Tensor};
 
 /// A device's name; opened by whoever measures on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +95,10 @@ pub struct Args {
     step_ms: Option<f64>,
     pub pause: Duration,
     pub max_mb: usize,
+    pub server: Option<PathBuf>,
+    pub latency: Duration,
+    pub in_flight: Option<usize>,
+    pub extent_kb: Option<u64>,
     pub seed: u64,
 }
 
@@ -143,6 +147,10 @@ impl Args {
             step_ms: None,
             pause: Duration::ZERO,
             max_mb: 1024,
+            server: None,
+            latency: Duration::from_millis(50),
+            in_flight: None,
+            extent_kb: None,
             seed: 17,
         };
         while let Some(argument) = arguments.next() {
@@ -193,6 +201,7 @@ impl Args {
                     Roundtrip => &["pageable", "pin_each", "reused", "view"],
                     Cold => &["read", "paced", "decode"],
                     Submit => &["upload", "loan"],
+                    Shards => shards::VARIANTS,
                     _ => &["tensor", "jpeg"],
                 };
                 self.variants = Some(one_of(list(value)?, known)?);
@@ -222,6 +231,10 @@ impl Args {
             "--pairs" => self.pairs = positive_one(value)?,
             "--pause-ms" => self.pause = Duration::from_secs_f64(positive_number(value)? / 1e3),
             "--step-ms" => self.step_ms = Some(positive_number(value)?),
+            "--server" => self.server = Some(value.into()),
+            "--latency-ms" => self.latency = Duration::from_secs_f64(positive_number(value)? / 1e3),
+            "--in-flight" => self.in_flight = Some(positive_one(value)?),
+            "--extent-kb" => self.extent_kb = Some(positive_one(value)? as u64),
             "--max-mb" => self.max_mb = positive_one(value)?,
             "--seed" => self.seed = one(value)?,
             _ => return Err("is not read".into()),

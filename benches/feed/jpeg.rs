@@ -10,7 +10,7 @@
 //! Both run after the loader, twice, and their files are read then, so that they are not in the loader's memory.
 
 #[cfg(feature = "image")]
-pub use images::{DECODER, Decoded, SIDE, breakdown, folder, loader, run, startup};
+pub use images::{DECODER, Decoded, SIDE, breakdown, folder, loader, normalize, run, startup};
 #[cfg(not(feature = "image"))]
 pub use none::{breakdown, run, startup};
 
@@ -158,7 +158,7 @@ mod images {
     }
 
     /// What a training program does first: pictures, which travel as bytes, become `f32`.
-    fn normalize(
+    pub fn normalize(
         (images, labels): (DeviceTensor<u8>, DeviceTensor<i64>),
         stream: &Stream,
     ) -> Outcome<Load> {

@@ -35,6 +35,9 @@ mod options;
 mod overlap;
 mod report;
 mod roundtrip;
+#[cfg(feature = "image")]
+mod served;
+mod shards;
 mod startup;
 mod step;
 mod submit;
@@ -98,6 +101,7 @@ fn run(args: &Args) -> Outcome {
         Workload::Tails => tails::run(args, &mut report),
         Workload::Cold => cold::run(args, &mut report),
         Workload::Folder => folder::run(args, &mut report),
+        Workload::Shards => shards::run(args, &mut report),
         Workload::Startup => startup::run(args, &mut report),
         Workload::Breakdown => breakdown::run(args, &mut report),
         Workload::Submit => submit::run(args, &mut report),

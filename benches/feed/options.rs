@@ -15,17 +15,18 @@ pub enum Workload {
     Tails,
     Cold,
     Folder,
+    Shards,
     Startup,
     Breakdown,
     Submit,
 }
 
 use Workload::{
-    Breakdown, Cold, Devices, Folder, Jpeg, Limits, Overlap, Roundtrip, Startup, Submit, Table,
-    Tails, Tensor, Tiny, Train,
+    Breakdown, Cold, Devices, Folder, Jpeg, Limits, Overlap, Roundtrip, Shards, Startup, Submit,
+    Table, Tails, Tensor, Tiny, Train,
 };
 
-pub const WORKLOADS: [(Workload, &str, &str); 15] = [
+pub const WORKLOADS: [(Workload, &str, &str); 16] = [
     (
         Limits,
         "limits",
@@ -87,6 +88,11 @@ pub const WORKLOADS: [(Workload, &str, &str); 15] = [
         "opening a class folder, saving its index, opening that",
     ),
     (
+        Shards,
+        "shards",
+        "the JPEGs of a class folder: as files, in tar shards, in a bucket",
+    ),
+    (
         Startup,
         "startup",
         "opening a device and a data set; from an epoch's begin to its first batch",
@@ -117,8 +123,8 @@ pub const OPTIONS: &[Opt] = &[
         "--workers",
         "LIST",
         &[
-            Limits, Tensor, Devices, Tiny, Table, Overlap, Jpeg, Train, Tails, Cold, Startup,
-            Breakdown,
+            Limits, Tensor, Devices, Tiny, Table, Overlap, Jpeg, Shards, Train, Tails, Cold,
+            Startup, Breakdown,
         ],
         "threads that load (default: one per core; tiny: 0,4; table: 0,1,2,8; overlap: half the cores; train: 16,8,4, and 4,2 where the device decodes)",
     ),
@@ -126,8 +132,8 @@ pub const OPTIONS: &[Opt] = &[
         "--batch-size",
         "LIST",
         &[
-            Tensor, Devices, Tiny, Table, Overlap, Jpeg, Train, Tails, Cold, Startup, Breakdown,
-            Submit,
+            Tensor, Devices, Tiny, Table, Overlap, Jpeg, Shards, Train, Tails, Cold, Startup,
+            Breakdown, Submit,
         ],
         "samples per batch (default: 256; tiny: 32; table: 1024; submit: 32,12500)",
     ),
@@ -146,7 +152,7 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--data",
         "DIR",
-        &[Jpeg, Train, Cold, Folder, Startup, Breakdown],
+        &[Jpeg, Shards, Train, Cold, Folder, Startup, Breakdown],
         "a class folder of images (default for jpeg, cold: one is drawn, once; folder: empty files)",
     ),
     ("--json", "", &[], "print nothing but JSON lines"),
@@ -154,16 +160,19 @@ pub const OPTIONS: &[Opt] = &[
         "--samples",
         "N",
         &[
-            Tensor, Devices, Tiny, Table, Jpeg, Train, Cold, Folder, Startup, Breakdown, Submit,
+            Tensor, Devices, Tiny, Table, Jpeg, Shards, Train, Cold, Folder, Startup, Breakdown,
+            Submit,
         ],
         "samples in the data set (default: 20000; tiny, table: 1000000; drawn JPEGs: 2000; folder: 100000; submit: for 1024 batches)",
     ),
     (
         "--variant",
         "LIST",
-        &[Tensor, Table, Roundtrip, Tails, Cold, Startup, Submit],
+        &[
+            Tensor, Table, Roundtrip, Tails, Cold, Shards, Startup, Submit,
+        ],
         "tensor: loop, ahead, registered (default: loop, ahead); table: host, pinned, loop, ahead, resident, resident_loop, wide (default: the first three); roundtrip: pageable, pin_each, reused, view; \
-         tails: uniform, percent, stuck; cold: read, paced, decode; startup: tensor, jpeg; \
+         tails: uniform, percent, stuck; cold: read, paced, decode; shards: folder, tar, s3, serve (default: the first two); startup: tensor, jpeg; \
          submit: upload, loan",
     ),
     (
@@ -181,7 +190,7 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--depth",
         "N",
-        &[Tensor, Devices, Jpeg, Train],
+        &[Tensor, Devices, Jpeg, Shards, Train],
         "how many batches are sent ahead (tensor: ahead, registered; default: 2)",
     ),
     (
@@ -193,7 +202,7 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--decode",
         "WHO",
-        &[Jpeg, Startup, Train],
+        &[Jpeg, Shards, Startup, Train],
         "cpu, device, both: who decodes the pictures; the device takes the feature nvjpeg (default: cpu)",
     ),
     (
@@ -218,7 +227,7 @@ pub const OPTIONS: &[Opt] = &[
         "--prefetch",
         "N",
         &[
-            Tensor, Devices, Tiny, Table, Overlap, Jpeg, Train, Tails, Cold,
+            Tensor, Devices, Tiny, Table, Overlap, Jpeg, Shards, Train, Tails, Cold,
         ],
         "batches loaded ahead (default: the library's)",
     ),
@@ -244,8 +253,8 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--pairs",
         "N",
-        &[Overlap, Devices],
-        "how often both ways are measured (default: 7)",
+        &[Overlap, Devices, Shards],
+        "how often all ways are measured, in turns (default: 7)",
     ),
     (
         "--step-ms",
@@ -264,6 +273,30 @@ pub const OPTIONS: &[Opt] = &[
         "N",
         &[Limits],
         "the largest copy in MiB (default: 1024)",
+    ),
+    (
+        "--server",
+        "FILE",
+        &[Shards],
+        "the program s3s-fs (s3, serve); `ci/servers.sh` builds one",
+    ),
+    (
+        "--latency-ms",
+        "MS",
+        &[Shards],
+        "how long the server's answers take to begin (s3, serve; default: 50)",
+    ),
+    (
+        "--in-flight",
+        "N",
+        &[Shards],
+        "requests in flight (tar, s3; default: the library's)",
+    ),
+    (
+        "--extent-kb",
+        "N",
+        &[Shards],
+        "how much of a shard is read at once, in KiB (tar, s3; default: the library's)",
     ),
     ("--seed", "N", &[], "of order and data (default: 17)"),
     ("--help", "", &[], "this text"),

@@ -11,6 +11,7 @@
 
 mod any_order;
 mod backend;
+mod blocks;
 mod buffers;
 mod bytes;
 #[cfg(feature = "cuda")]
@@ -98,6 +99,7 @@ fn main() -> ExitCode {
         sequences::TESTS,
         slabs::TESTS,
         sources::TESTS,
+        blocks::TESTS,
         devices::TESTS,
         early::TESTS,
         buffers::TESTS,
