@@ -281,6 +281,12 @@ pub const OPTIONS: &[Opt] = &[
         "the program s3s-fs (s3, serve); `ci/servers.sh` builds one",
     ),
     (
+        "--servers",
+        "N",
+        &[Shards],
+        "how many of them serve the bucket; one sends some 0.7 GB/s (s3, serve; default: 1)",
+    ),
+    (
         "--latency-ms",
         "MS",
         &[Shards],
@@ -293,10 +299,22 @@ pub const OPTIONS: &[Opt] = &[
         "requests in flight (tar, s3; default: the library's)",
     ),
     (
+        "--blocks-ahead",
+        "N",
+        &[Shards],
+        "extents fetched ahead (tar, s3; default: the library's)",
+    ),
+    (
         "--extent-kb",
         "N",
         &[Shards],
         "how much of a shard is read at once, in KiB (tar, s3; default: the library's)",
+    ),
+    (
+        "--stats",
+        "",
+        &[Shards],
+        "print the loader's own statistics, too",
     ),
     ("--seed", "N", &[], "of order and data (default: 17)"),
     ("--help", "", &[], "this text"),

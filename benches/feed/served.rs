@@ -5,10 +5,12 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::Outcome;
+use crate::args::cores;
 
 const BUCKET: &str = "bucket";
 
@@ -21,41 +23,45 @@ const STARTS_WITHIN: Duration = Duration::from_secs(30);
 
 /// The server, with a folder's files in its bucket. It is stopped, and its folder removed, when this is dropped.
 pub struct Served {
-    process: Child,
+    processes: Vec<Child>,
     root: PathBuf,
     relay: SocketAddr,
 }
 
 impl Served {
-    /// Starts the server, and puts a folder's files there, those of its folders too. Its bucket is a folder of its own beside the given one.
-    pub fn start(server: &Path, folder: &Path, latency: Duration) -> Outcome<Served> {
+    /// Starts so many servers of one bucket, which connections go to in turns, and puts a folder's files there, those of its folders too. The
+    /// bucket is a folder of its own beside the given one.
+    pub fn start(server: &Path, count: usize, folder: &Path, latency: Duration) -> Outcome<Served> {
         let root = folder.with_extension(format!("served-{}", std::process::id()));
         fs::create_dir_all(root.join(BUCKET))?;
         // Without keys, it takes requests that are not signed.
         let (mut putting, address) = listening(Command::new(server).arg(&root))?;
-        let put = TcpStream::connect(address)
-            .map_err(Into::into)
-            .and_then(|connection| put_all(folder, "", &mut BufReader::new(connection)));
+        let put = put_all(folder, address);
         putting.kill()?;
         putting.wait()?;
         put?;
-        let mut command = Command::new(server);
-        command
-            .args(["--access-key", KEY, "--secret-key", SECRET])
-            .arg(&root);
-        let (process, address) = listening(&mut command)?;
+        let (mut processes, mut addresses) = (Vec::new(), Vec::new());
+        for _ in 0..count {
+            let mut command = Command::new(server);
+            command
+                .args(["--access-key", KEY, "--secret-key", SECRET])
+                .arg(&root);
+            let (process, address) = listening(&mut command)?;
+            processes.push(process);
+            addresses.push(address);
+        }
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let relay = listener.local_addr()?;
         // It ends with the program.
         thread::spawn(move || {
-            for client in listener.incoming().flatten() {
+            for (client, address) in listener.incoming().flatten().zip(addresses.iter().cycle()) {
                 if let Ok(server) = TcpStream::connect(address) {
                     relay_between(client, server, latency);
                 }
             }
         });
         Ok(Served {
-            process,
+            processes,
             root,
             relay,
         })
@@ -75,8 +81,10 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
+        for process in &mut self.processes {
+            let _ = process.kill();
+            let _ = process.wait();
+        }
         let _ = fs::remove_dir_all(&self.root);
     }
 }
@@ -101,17 +109,37 @@ fn listening(command: &mut Command) -> Outcome<(Child, SocketAddr)> {
     Ok((process, address))
 }
 
-/// Puts each file below a folder, by plain requests over one connection.
-fn put_all(folder: &Path, prefix: &str, connection: &mut BufReader<TcpStream>) -> Outcome {
+/// Puts each file below a folder, over several connections.
+fn put_all(folder: &Path, address: SocketAddr) -> Outcome {
+    let mut files = Vec::new();
+    files_of(folder, "", &mut files)?;
+    let next = AtomicUsize::new(0);
+    let put_some = || -> Outcome {
+        let mut connection = BufReader::new(TcpStream::connect(address)?);
+        while let Some((file, key)) = files.get(next.fetch_add(1, Ordering::Relaxed)) {
+            put(file, key, &mut connection).map_err(|error| format!("{key}: {error}"))?;
+        }
+        Ok(())
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..cores()).map(|_| scope.spawn(put_some)).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|_| Err("putting files panicked".into()))
+        })
+    })
+}
+
+fn files_of(folder: &Path, prefix: &str, files: &mut Vec<(PathBuf, String)>) -> Outcome {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
         let name = entry.file_name();
         let name = name.to_str().ok_or("a file's name is not UTF-8")?;
         let key = format!("{prefix}{name}");
-        if entry.file_type()?.is_dir() {
-            put_all(&entry.path(), &format!("{key}/"), connection)?;
-        } else {
-            put(&entry.path(), &key, connection).map_err(|error| format!("{key}: {error}"))?;
+        match entry.file_type()?.is_dir() {
+            true => files_of(&entry.path(), &format!("{key}/"), files)?,
+            false => files.push((entry.path(), key)),
         }
     }
     Ok(())

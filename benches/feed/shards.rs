@@ -21,11 +21,12 @@ mod images {
     use std::hint::black_box;
     use std::io::BufWriter;
     use std::path::{Path, PathBuf};
+    use std::sync::Arc;
     use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
     use std::thread;
     use std::time::Instant;
 
-    use pinfeed::dataset::Blocked;
+    use pinfeed::dataset::{Blocked, BlockedStats};
 
     use pinfeed::image::{ImageTransform, LazyImage};
     use pinfeed::store::{LocalFiles, Store};
@@ -52,10 +53,11 @@ mod images {
     /// How many batches the check looks at.
     const CHECKED_BATCHES: usize = 2;
 
-    /// `Blocked`'s own.
+    /// Of the bare loop, if the program does not say.
     const IN_FLIGHT: usize = 32;
 
     type Loader = DataLoader<(Tensor<u8>, Tensor<i64>)>;
+    type Stats = Box<dyn Fn() -> BlockedStats>;
 
     pub fn run(args: &Args, report: &mut Report) -> Outcome {
         let folder = jpeg::folder(args)?;
@@ -64,13 +66,19 @@ mod images {
         let sample_bytes = bytes_of_samples(&shards)?;
         let server = || args.server.as_deref().ok_or("--server names s3s-fs");
         if variants.contains(&"serve") {
-            let everything = Served::start(server()?, &beside(&folder)?, args.latency)?;
+            let everything =
+                Served::start(server()?, args.servers, &beside(&folder)?, args.latency)?;
             println!("{}", everything.endpoint());
             std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
             return Ok(());
         }
         let served = match variants.contains(&"s3") {
-            true => Some(Served::start(server()?, &shards, args.latency)?),
+            true => Some(Served::start(
+                server()?,
+                args.servers,
+                &shards,
+                args.latency,
+            )?),
             false => None,
         };
         for &name in &args.devices {
@@ -79,10 +87,11 @@ mod images {
                     let device = target::open(name)?;
                     let mut measured = Vec::new();
                     for &variant in &variants {
-                        let loader = match variant {
-                            "folder" => {
-                                jpeg::loader(args, &folder, workers, batch_size, Some(&device))?
-                            }
+                        let (loader, stats) = match variant {
+                            "folder" => (
+                                jpeg::loader(args, &folder, workers, batch_size, Some(&device))?,
+                                None,
+                            ),
                             "tar" => {
                                 let store = LocalFiles::open(&shards)?;
                                 loader(args, store, workers, batch_size, Some(&device))?
@@ -92,10 +101,10 @@ mod images {
                                 loader(args, bucket(served)?, workers, batch_size, Some(&device))?
                             }
                         };
-                        measured.push((variant, loader, Vec::new(), None));
+                        measured.push((variant, loader, stats, Vec::new(), None));
                     }
                     for _ in 0..args.pairs {
-                        for (_, loader, rates, last) in &mut measured {
+                        for (_, loader, _, rates, last) in &mut measured {
                             let fed = drive::measure_epochs(
                                 loader,
                                 args.depth,
@@ -107,9 +116,12 @@ mod images {
                             *last = Some(fed);
                         }
                     }
-                    let of_first = measured.first().map(|(_, _, rates, _)| rates.clone());
-                    for (variant, loader, rates, last) in &mut measured {
+                    let of_first = measured.first().map(|(.., rates, _)| rates.clone());
+                    for (variant, loader, stats, rates, last) in &mut measured {
                         let Some(fed) = last else { continue };
+                        if args.stats {
+                            eprintln!("{variant}\n{}", loader.total_stats());
+                        }
                         let against: Vec<f64> = of_first.iter().flatten().copied().collect();
                         let ratios = rates.iter().zip(&against).map(|(rate, first)| rate / first);
                         let share = median(ratios.collect());
@@ -126,6 +138,14 @@ mod images {
                         report.print(
                             &row(args, (variant, workers, batch_size), fed, loader)?
                                 .with_number("median_samples_s", median(rates.clone()))
+                                .with(
+                                    "blocks_fetched",
+                                    stats.as_ref().map(|stats| stats().fetched),
+                                )
+                                .with(
+                                    "blocks_waited_for",
+                                    stats.as_ref().map(|stats| stats().waited),
+                                )
                                 .with_numbers("all_samples_s", rates)
                                 .with_number("bare_samples_s", bare / sample_bytes)
                                 .with_number("share_of_first", share)
@@ -305,7 +325,7 @@ mod images {
         workers: usize,
         batch_size: usize,
         pinned: Option<&Device>,
-    ) -> Outcome<Loader> {
+    ) -> Outcome<(Loader, Option<Stats>)> {
         let transform = ImageTransform::train(SIDE);
         let decoder = args.decode;
         let mut shards = WebDataset::builder(store, "").field("jpg").field("cls");
@@ -321,7 +341,11 @@ mod images {
         if let Some(requests) = args.in_flight {
             data = data.with_in_flight(requests);
         }
-        let mut builder = DataLoader::builder(data)
+        if let Some(blocks) = args.blocks_ahead {
+            data = data.with_blocks_ahead(blocks);
+        }
+        let data = Arc::new(data);
+        let mut builder = DataLoader::builder(Arc::clone(&data))
             .batch_size(batch_size)
             .shuffle(true)
             .seed(args.seed)
@@ -333,13 +357,13 @@ mod images {
         if let Some(prefetch) = args.prefetch(workers) {
             builder = builder.prefetch(prefetch);
         }
-        Ok(builder.build()?)
+        Ok((builder.build()?, Some(Box::new(move || data.stats()))))
     }
 
     /// Compares batches on the host with those that this thread loads from the disk. (On the host, the CPU decodes.)
     fn check(args: &Args, shards: &Path, loader: &Loader) -> Outcome<usize> {
         let store = LocalFiles::open(shards)?;
-        let plain = self::loader(args, store, 0, loader.batch_size(), None)?;
+        let (plain, _) = self::loader(args, store, 0, loader.batch_size(), None)?;
         let epoch = 1 << 40; // not a measured one
         let mut checked = 0;
         for (batch, expected) in loader

@@ -20,13 +20,13 @@ import os
 import sys
 import time
 
+from pytorch import CORES, MEAN, SIDE, STD, DecodedThere  # (first: torchvision looks for a package of this name, and takes this one)
+
 import torch
 from PIL import Image
 from torch.utils.data import DataLoader
 from torchvision.io import ImageReadMode, decode_jpeg
 from torchvision.transforms import v2
-
-from pytorch import CORES, MEAN, SIDE, STD, DecodedThere
 
 BUCKET = "bucket"
 AHEAD = 4  # batches that each worker loads ahead
@@ -81,15 +81,26 @@ def webdataset(args, picture):
     pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="shards/")
     keys = [entry["Key"] for page in pages for entry in page["Contents"]]
     sign = lambda key: s3.generate_presigned_url("get_object", Params={"Bucket": BUCKET, "Key": key}, ExpiresIn=36_000)
-    samples = webdataset.WebDataset([sign(key) for key in keys], resampled=True, empty_check=False)
+    samples = webdataset.WebDataset([sign(key) for key in keys], resampled=True, shardshuffle=False, empty_check=False)
     return samples.shuffle(1_000).to_tuple("jpg", "cls").map_tuple(picture, int)
 
 
 def litdata(args, picture):
-    import litdata.raw
+    import litdata.streaming.downloader
+    from litdata.raw import StreamingRawDataset
+    from litdata.raw.indexer import FileIndexer, FileMetadata
 
+    class Listed(FileIndexer):
+        """Lists by boto3, where its own way needs s3fs, too."""
+
+        def discover_files(self, input_dir, storage_options):
+            pages = client(args).get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix="files/")
+            entries = [entry for page in pages for entry in page["Contents"]]
+            return [FileMetadata(path=f"s3://{BUCKET}/{entry['Key']}", size=entry["Size"]) for entry in entries]
+
+    litdata.streaming.downloader._OBSTORE_CLIENT_OPTIONS["allow_http"] = True  # the server on the loopback has no certificate
     cache = os.path.join(args.cache, "litdata")
-    return litdata.raw.StreamingRawDataset(f"s3://{BUCKET}/files/", cache_dir=cache, transform=Labelled(picture))
+    return StreamingRawDataset(f"s3://{BUCKET}/files/", cache_dir=cache, indexer=Listed(), transform=Labelled(picture))
 
 
 def measure(args, variant, workers, batch_size):

@@ -157,6 +157,13 @@ pub trait Store: Send + Sync + 'static {
         Ok(parts)
     }
 
+    /// How many requests of about so many bytes should run at a time, if the program does not say. Default: 32, which keeps a disk busy. A
+    /// store that takes long to begin an answer wants more of small ones.
+    fn in_flight(&self, bytes: u64) -> usize {
+        let _ = bytes;
+        32
+    }
+
     /// Says where an object is, for messages: `s3://bucket/train/a.tar`. By default, its key.
     fn locate(&self, key: &str) -> String {
         key.to_owned()
@@ -178,6 +185,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn read_many(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>, BoxError> {
         (**self).read_many(object, ranges)
+    }
+
+    fn in_flight(&self, bytes: u64) -> usize {
+        (**self).in_flight(bytes)
     }
 
     fn locate(&self, key: &str) -> String {

@@ -224,6 +224,18 @@ impl<T: Send + 'static> BlockSource for WebDataset<T> {
         )
     }
 
+    /// As many as the store wants of extents of this size ([`Store::in_flight`]).
+    fn in_flight(&self) -> usize {
+        let blocks = &self.inner.blocks;
+        let bytes: u64 = self
+            .inner
+            .shards
+            .iter()
+            .map(|shard| shard.object.bytes)
+            .sum();
+        self.inner.store.in_flight(bytes / blocks.len().max(1))
+    }
+
     fn describe(&self, index: u64) -> Option<String> {
         let (shard, sample) = self.inner.locate(index)?;
         Some(format!("{}: {}", shard.object.key, shard.index.key(sample)))

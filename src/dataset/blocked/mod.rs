@@ -133,10 +133,12 @@ pub struct BlockedStats {
 }
 
 impl<S: BlockSource> Blocked<S> {
-    /// Makes a data set of a source: 32 requests at a time, 4 GiB. Nothing is started before the first sample is needed.
+    /// Makes a data set of a source: as many requests at a time as [the source says](BlockSource::in_flight), 4 GiB. Nothing is started before
+    /// the first sample is needed.
     pub fn new(source: S) -> Blocked<S> {
+        let in_flight = source.in_flight();
         let staged = Staged::new(Requests::new(source)).with_max_bytes(usize::MAX); // pieces are counted here
-        Blocked { staged }
+        Blocked { staged }.with_in_flight(in_flight)
     }
 
     /// The source.
@@ -144,8 +146,8 @@ impl<S: BlockSource> Blocked<S> {
         &self.requests().source
     }
 
-    /// Sets how many requests may run at a time; 32 by default, and at least 1. Each takes a thread (2 MiB of addresses, and a few pages of
-    /// memory).
+    /// Sets how many requests may run at a time; by default as many as the source says ([`BlockSource::in_flight`]), and at least 1. Each takes
+    /// a thread (2 MiB of addresses, and a few pages of memory).
     pub fn with_in_flight(mut self, requests: usize) -> Blocked<S> {
         self.staged.set_in_flight(requests.max(1));
         self.limited(|limits| limits.in_flight = requests.max(1))
@@ -239,7 +241,7 @@ impl<S: BlockSource> Blocked<S> {
         inner.run(forgotten);
     }
 
-    /// Opens what a pass needs of what is announced, and what there may be ahead.
+    /// Opens what a pass needs of what is announced, and what there may be ahead. The caller [gives room](Blocked::gives_room) to it.
     fn open(&self, pass: u32) {
         let (inner, requests) = (self.inner(), self.requests());
         let ahead = requests.ahead.unwrap_or(requests.in_flight);
@@ -247,7 +249,7 @@ impl<S: BlockSource> Blocked<S> {
             let mut pieces = requests.pieces.lock();
             match pieces.open(pass, ahead, &|request| inner.hangs(request)) {
                 Step::Read(pass, openings) => {
-                    self.unlock(pieces, Gone::default());
+                    drop(pieces);
                     Reading {
                         blocked: self,
                         pass,
@@ -257,9 +259,15 @@ impl<S: BlockSource> Blocked<S> {
                     .read();
                 }
                 Step::Wait => requests.changed.wait(&mut pieces),
-                Step::Done => return self.unlock(pieces, Gone::default()),
+                Step::Done => return,
             }
         }
+    }
+
+    /// Gives room to what was opened, and wakes threads for it, when it is dropped: when the calling thread has nothing left to do that other
+    /// workers wait for. A thread that is woken often takes the core of the one that wakes it, for as long as its request takes.
+    fn gives_room(&self) -> GivesRoom<'_, S> {
+        GivesRoom { blocked: self }
     }
 
     /// Finds the piece of a sample, and waits for it.
@@ -451,6 +459,17 @@ impl<S: BlockSource> Drop for Reading<'_, S> {
     }
 }
 
+struct GivesRoom<'a, S: BlockSource> {
+    blocked: &'a Blocked<S>,
+}
+
+impl<S: BlockSource> Drop for GivesRoom<'_, S> {
+    fn drop(&mut self) {
+        let pieces = self.blocked.requests().pieces.lock();
+        self.blocked.unlock(pieces, Gone::default());
+    }
+}
+
 /// A sample that is being got: what it takes is given back when it was decoded, or that failed.
 struct Using<'a, S: BlockSource> {
     blocked: &'a Blocked<S>,
@@ -513,7 +532,11 @@ impl<S: BlockSource> Dataset for Blocked<S> {
             return;
         }
         pieces.comes_to(pass, &mut gone);
-        self.unlock(pieces, gone);
+        let _room = self.gives_room();
+        match gone.is_empty() {
+            true => drop(pieces),
+            false => self.unlock(pieces, gone),
+        }
         self.open(own);
         let mut pieces = requests.pieces.lock();
         let indices = indices.iter().copied();
@@ -529,7 +552,6 @@ impl<S: BlockSource> Dataset for Blocked<S> {
         for (index, (block, bytes)) in singles {
             pieces.add_single(index, block, bytes, pass);
         }
-        self.unlock(pieces, Gone::default());
     }
 
     fn pass_ended(&self, pass: Pass) {
@@ -551,6 +573,7 @@ impl<S: BlockSource> Dataset for Blocked<S> {
             return;
         }
         self.requests().pieces.lock().begin(pass, Some(openings));
+        let _room = self.gives_room();
         self.open(pass.short_id());
     }
 

@@ -115,6 +115,12 @@ pub trait BlockSource: Send + Sync + 'static {
         rng: &mut SampleRng,
     ) -> Result<Self::Sample, BoxError>;
 
+    /// How many requests run at a time if the program does not say ([`Blocked::with_in_flight`]). Default: 32. A source of small blocks that
+    /// takes long to begin an answer wants more.
+    fn in_flight(&self) -> usize {
+        32
+    }
+
     /// As [`Dataset::describe`].
     fn describe(&self, index: u64) -> Option<String> {
         let _ = index;

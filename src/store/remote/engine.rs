@@ -11,8 +11,9 @@ use crate::store::error::StoreError;
 use crate::sync::{Arc, Mutex, OnceLock, channel};
 use crate::system::Process;
 
-/// How many threads make requests: they wait most of the time, and decrypt.
-const THREADS: usize = 2;
+/// How many threads make requests: they wait most of the time, decrypt, and copy what arrives (0.7 cores for 0.56 GB/s that are not
+/// encrypted).
+const THREADS: usize = 4;
 
 /// The runtime and the connections of one process.
 ///

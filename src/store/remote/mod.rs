@@ -114,6 +114,9 @@ struct Limits {
 /// How many attempts there are as long as no server has answered.
 const FIRST_ATTEMPTS: u32 = 4;
 
+/// How much should be on its way.
+const AHEAD_BYTES: u64 = 256 << 20;
+
 /// What a [`RemoteStore`] has asked for: [`RemoteStore::stats`].
 ///
 /// # Examples
@@ -511,6 +514,12 @@ impl Store for RemoteStore {
             .bytes
             .fetch_add(bytes.len() as u64, Ordering::Relaxed);
         Ok(bytes)
+    }
+
+    /// As many as are 256 MiB together, from 32 to 256: with 50 ms to the first byte, 5 GB/s where requests are of 1 MiB, or 5,000 requests
+    /// a second where they are small.
+    fn in_flight(&self, bytes: u64) -> usize {
+        (AHEAD_BYTES / bytes.max(1)).clamp(32, 256) as usize
     }
 
     fn locate(&self, key: &str) -> String {
