@@ -99,6 +99,14 @@ impl<I: ItemIter, T> Windows<I, T> {
         Some(state.number(self.given as u64).inner(&inner).finish())
     }
 
+    /// Where the iterable inside stood behind the window that is given out.
+    pub(super) fn behind(&self) -> Option<Vec<u8>> {
+        match self.next.is_empty() {
+            true => self.inner.state(),
+            false => self.next_state.clone(),
+        }
+    }
+
     /// Goes to a state, before the first item.
     pub(super) fn seek(
         &mut self,
