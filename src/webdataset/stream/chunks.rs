@@ -8,6 +8,9 @@ use crate::error::{BoxError, panic_message};
 use crate::store::{Object, Store};
 use crate::sync::{Arc, Mutex, thread};
 
+/// The least that is asked for: what tells how it is compressed is in the first range.
+const SMALLEST: u64 = 512;
+
 /// The bytes. What the store says is kept apart from what a decoder makes of it.
 pub(super) struct Chunks {
     taker: Taker<Result<Vec<u8>, BoxError>>,
@@ -72,7 +75,7 @@ fn read(
 ) {
     let mut at = from;
     while at < object.bytes && giver.has_room() {
-        let end = object.bytes.min(at.saturating_add(range.max(1)));
+        let end = object.bytes.min(at.saturating_add(range.max(SMALLEST)));
         let bytes = store.read(object, at..end).and_then(|bytes| {
             match bytes.len() as u64 == end - at {
                 true => Ok(bytes),
