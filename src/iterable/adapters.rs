@@ -43,12 +43,7 @@ where
         self.source.fingerprint()
     }
 
-    fn hand_over(
-        &self,
-        epoch: u64,
-        left: &[Left],
-        to: &[Shard],
-    ) -> Result<Vec<Vec<u8>>, BoxError> {
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
         self.source.hand_over(epoch, left, to)
     }
 }

@@ -48,12 +48,7 @@ where
         fingerprint(Tag::Filter, [u64::from(self.source.fingerprint())])
     }
 
-    fn hand_over(
-        &self,
-        epoch: u64,
-        left: &[Left],
-        to: &[Shard],
-    ) -> Result<Vec<Vec<u8>>, BoxError> {
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
         hand_over(&*self.source, Tag::Filter, epoch, left, to)
     }
 }

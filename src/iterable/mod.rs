@@ -216,12 +216,7 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// # Errors
     ///
     /// If the source is bound to its ranks, or a state is none of this source.
-    fn hand_over(
-        &self,
-        epoch: u64,
-        left: &[Left],
-        to: &[Shard],
-    ) -> Result<Vec<Vec<u8>>, BoxError> {
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
         let _ = (epoch, left, to);
         Err(left::bound())
     }
@@ -664,12 +659,7 @@ impl<S: IterableDataset> IterableDataset for Arc<S> {
         (**self).fingerprint()
     }
 
-    fn hand_over(
-        &self,
-        epoch: u64,
-        left: &[Left],
-        to: &[Shard],
-    ) -> Result<Vec<Vec<u8>>, BoxError> {
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
         (**self).hand_over(epoch, left, to)
     }
 }

@@ -64,12 +64,7 @@ impl<S: IterableDataset> IterableDataset for Shuffle<S> {
     }
 
     /// Hands over where the source stood behind the windows that are given out, and deals these windows.
-    fn hand_over(
-        &self,
-        epoch: u64,
-        left: &[Left],
-        to: &[Shard],
-    ) -> Result<Vec<Vec<u8>>, BoxError> {
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
         let (mut windows, mut behind) = (Vec::new(), Vec::new());
         for rank in left {
             let Some(state) = rank.state() else {
@@ -99,7 +94,8 @@ impl<S: IterableDataset> IterableDataset for Shuffle<S> {
         let states = self.source.hand_over(epoch, &behind, &children)?;
         windows.retain(|window| window.given < self.window as u64);
         windows.sort_by_key(|window| (window.given, window.ranks, window.rank, window.window));
-        let mut dealt: Vec<(u64, VecDeque<Dealt>)> = to.iter().map(|_| Default::default()).collect();
+        let mut dealt: Vec<(u64, VecDeque<Dealt>)> =
+            to.iter().map(|_| Default::default()).collect();
         for window in windows {
             let least = dealt.iter_mut().min_by_key(|(items, _)| *items);
             if let Some((items, windows)) = least {
@@ -183,7 +179,10 @@ impl<I: ItemIter> ShuffleIter<I> {
                 None => break,
             }
         }
-        let left = items.len().checked_sub(dealt.given as usize).ok_or_else(wrong)?;
+        let left = items
+            .len()
+            .checked_sub(dealt.given as usize)
+            .ok_or_else(wrong)?;
         let order = Order::new(self.order.epoch, shard);
         let mut items = order.arrange(dealt.window, items);
         items.truncate(left); // (the last one comes first)
@@ -227,8 +226,10 @@ where
 
     fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
         let order = self.order;
-        self.next_dealt()
-            .or_else(|| self.windows.next(|window, items| order.arrange(window, items)))
+        self.next_dealt().or_else(|| {
+            self.windows
+                .next(|window, items| order.arrange(window, items))
+        })
     }
 
     fn state(&self) -> Option<Vec<u8>> {

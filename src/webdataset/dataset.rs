@@ -12,7 +12,8 @@ use crate::sampler::Blocks;
 use crate::store::{self, Store};
 use crate::sync::Arc;
 
-pub(super) type Decode<T> = dyn Fn(WebSample<'_>, &mut SampleRng) -> Result<T, BoxError> + Send + Sync;
+pub(super) type Decode<T> =
+    dyn Fn(WebSample<'_>, &mut SampleRng) -> Result<T, BoxError> + Send + Sync;
 
 /// The samples of tar shards, as WebDataset has them: files of one name but for what follows its first dot are a sample.
 ///

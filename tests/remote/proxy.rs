@@ -212,7 +212,14 @@ impl Shared {
         }
     }
 
-    fn pass(&self, mut client: &TcpStream, lines: &[String], body: &[u8], fault: Option<Fault>, drawn: u64) -> Option<()> {
+    fn pass(
+        &self,
+        mut client: &TcpStream,
+        lines: &[String],
+        body: &[u8],
+        fault: Option<Fault>,
+        drawn: u64,
+    ) -> Option<()> {
         match fault {
             Some(Fault::Late) => thread::sleep(Duration::from_millis(drawn % 40)),
             Some(Fault::Reset) => return None,
@@ -222,21 +229,29 @@ impl Shared {
             }
             Some(Fault::Busy) => {
                 return client
-                    .write_all(b"HTTP/1.1 503 Slow Down\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n")
+                    .write_all(
+                        b"HTTP/1.1 503 Slow Down\r\nRetry-After: 0\r\nContent-Length: 0\r\n\r\n",
+                    )
                     .ok();
             }
             Some(Fault::Broken) => {
-                return client.write_all(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n").ok();
+                return client
+                    .write_all(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
+                    .ok();
             }
             Some(Fault::Garbage) => {
-                client.write_all(b"\x16\x03\x01 this is no HTTP\r\n\r\n").ok()?;
+                client
+                    .write_all(b"\x16\x03\x01 this is no HTTP\r\n\r\n")
+                    .ok()?;
                 return None;
             }
             _ => {}
         }
         // One connection for each request: so the answer ends where the server closes.
         let mut server = TcpStream::connect(self.server).ok()?;
-        server.set_read_timeout(Some(Duration::from_secs(20))).ok()?;
+        server
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .ok()?;
         let request = format!("{}\r\nConnection: close\r\n\r\n", lines.join("\r\n"));
         server.write_all(request.as_bytes()).ok()?;
         server.write_all(body).ok()?;
@@ -247,16 +262,24 @@ impl Shared {
             reader.read_to_end(&mut bytes).ok()?;
         }
         let is_range = answer[0].contains(" 206");
-        let part = if bytes.is_empty() { 0 } else { drawn as usize % bytes.len() };
+        let part = if bytes.is_empty() {
+            0
+        } else {
+            drawn as usize % bytes.len()
+        };
         let said = |length: usize| {
-            let kept = answer.iter().filter(|line| !line.to_ascii_lowercase().starts_with("content-length:"));
+            let kept = answer
+                .iter()
+                .filter(|line| !line.to_ascii_lowercase().starts_with("content-length:"));
             let kept: Vec<&str> = kept.map(String::as_str).collect();
             format!("{}\r\nContent-Length: {length}\r\n\r\n", kept.join("\r\n"))
         };
         let whole = format!("{}\r\n\r\n", answer.join("\r\n"));
         match fault {
             Some(Fault::CutHead) => {
-                client.write_all(&whole.as_bytes()[..whole.len() / 2]).ok()?;
+                client
+                    .write_all(&whole.as_bytes()[..whole.len() / 2])
+                    .ok()?;
                 None
             }
             Some(Fault::TooShort) if is_range => {
@@ -264,7 +287,9 @@ impl Shared {
                 client.write_all(&bytes[..part]).ok()
             }
             Some(Fault::TooLong) if !bytes.is_empty() => {
-                client.write_all(said(bytes.len() + 1 + part).as_bytes()).ok()?;
+                client
+                    .write_all(said(bytes.len() + 1 + part).as_bytes())
+                    .ok()?;
                 client.write_all(&bytes).ok()?;
                 None
             }

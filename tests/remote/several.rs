@@ -45,7 +45,9 @@ impl Running {
             true => open_bucket(address, ""),
             false => RemoteStore::open(&format!("http://{address}/bucket")).unwrap(),
         };
-        store.with_silence(Duration::from_millis(500)).with_timeout(Duration::from_secs(60))
+        store
+            .with_silence(Duration::from_millis(500))
+            .with_timeout(Duration::from_secs(60))
     }
 }
 
@@ -64,17 +66,25 @@ fn objects() -> Vec<(String, Vec<u8>)> {
     for shard in 0..SHARDS {
         let mut archive = tar::Builder::new(Vec::new());
         for sample in shard * SAMPLES..(shard + 1) * SAMPLES {
-            for (field, contents) in [("cls", sample.to_string().into_bytes()), ("bin", noise(sample))] {
+            for (field, contents) in [
+                ("cls", sample.to_string().into_bytes()),
+                ("bin", noise(sample)),
+            ] {
                 let mut header = tar::Header::new_gnu();
                 header.set_size(contents.len() as u64);
                 header.set_mode(0o644);
-                archive.append_data(&mut header, format!("{sample:05}.{field}"), &*contents).unwrap();
+                archive
+                    .append_data(&mut header, format!("{sample:05}.{field}"), &*contents)
+                    .unwrap();
             }
         }
         let archive = archive.into_inner().unwrap();
         let mut encoder = GzEncoder::new(Vec::new(), Compression::fast());
         encoder.write_all(&archive).unwrap();
-        objects.push((format!("packed/{shard:03}.tar.gz"), encoder.finish().unwrap()));
+        objects.push((
+            format!("packed/{shard:03}.tar.gz"),
+            encoder.finish().unwrap(),
+        ));
         objects.push((format!("train/{shard:03}.tar"), archive));
     }
     objects
@@ -83,23 +93,38 @@ fn objects() -> Vec<(String, Vec<u8>)> {
 fn noise(sample: u64) -> Vec<u8> {
     let mut state = sample.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     };
     (0..2_000 + sample as usize % 700).map(|_| next()).collect()
 }
 
 fn free() -> SocketAddr {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+    TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap()
 }
 
 /// Starts a program that is to listen there.
 fn started(mut command: Command, address: SocketAddr) -> Child {
-    let mut process = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let mut process = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
     let began = Instant::now();
     while TcpStream::connect(address).is_err() {
-        assert!(process.try_wait().unwrap().is_none(), "{command:?} has ended");
-        assert!(began.elapsed() < Duration::from_secs(60), "{command:?} does not listen");
+        assert!(
+            process.try_wait().unwrap().is_none(),
+            "{command:?} has ended"
+        );
+        assert!(
+            began.elapsed() < Duration::from_secs(60),
+            "{command:?} does not listen"
+        );
         thread::sleep(Duration::from_millis(20));
     }
     process
@@ -107,7 +132,9 @@ fn started(mut command: Command, address: SocketAddr) -> Child {
 
 fn binary(variable: &str) -> PathBuf {
     let named = std::env::var_os(variable);
-    named.unwrap_or_else(|| panic!("{variable} names the server: ci/servers.sh sets it")).into()
+    named
+        .unwrap_or_else(|| panic!("{variable} names the server: ci/servers.sh sets it"))
+        .into()
 }
 
 /// Puts the objects by object_store's own client.
@@ -123,13 +150,18 @@ fn put(address: SocketAddr) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for (key, bytes) in objects() {
         let path = Path::parse(key).unwrap();
-        runtime.block_on(client.put(&path, PutPayload::from(bytes))).unwrap();
+        runtime
+            .block_on(client.put(&path, PutPayload::from(bytes)))
+            .unwrap();
     }
 }
 
 fn ours() -> Running {
     let objects = objects();
-    let all: Vec<(&str, &[u8])> = objects.iter().map(|(key, bytes)| (key.as_str(), bytes.as_slice())).collect();
+    let all: Vec<(&str, &[u8])> = objects
+        .iter()
+        .map(|(key, bytes)| (key.as_str(), bytes.as_slice()))
+        .collect();
     let server = Server::new(&all);
     Running {
         address: server.address(),
@@ -145,7 +177,9 @@ fn s3s_fs() -> Running {
     std::fs::create_dir(root.path().join("bucket")).unwrap();
     let mut command = Command::new(binary("PINFEED_S3S_FS"));
     command.args(["--host", "127.0.0.1", "--port", &address.port().to_string()]);
-    command.args(["--access-key", KEY, "--secret-key", SECRET]).arg(root.path());
+    command
+        .args(["--access-key", KEY, "--secret-key", SECRET])
+        .arg(root.path());
     let process = Some(started(command, address));
     put(address);
     Running {
@@ -163,7 +197,9 @@ fn moto() -> Running {
     command.args(["-H", "127.0.0.1", "-p", &address.port().to_string()]);
     let process = Some(started(command, address));
     let mut stream = TcpStream::connect(address).unwrap();
-    let request = format!("PUT /bucket HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n");
+    let request = format!(
+        "PUT /bucket HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    );
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
@@ -199,7 +235,13 @@ fn nginx() -> Running {
     let file = root.path().join("nginx.conf");
     std::fs::write(&file, configuration).unwrap();
     let mut command = Command::new(binary("PINFEED_NGINX"));
-    command.arg("-e").arg(root.path().join("log")).arg("-p").arg(root.path()).arg("-c").arg(&file);
+    command
+        .arg("-e")
+        .arg(root.path().join("log"))
+        .arg("-p")
+        .arg(root.path())
+        .arg("-c")
+        .arg(&file);
     Running {
         address,
         is_bucket: false,
@@ -219,35 +261,70 @@ fn number(sample: WebSample<'_>, _: &mut SampleRng) -> Result<u64, BoxError> {
 
 fn each_once(mut samples: Vec<u64>) {
     samples.sort_unstable();
-    assert!(samples.iter().copied().eq(0..SHARDS * SAMPLES), "{samples:?}");
+    assert!(
+        samples.iter().copied().eq(0..SHARDS * SAMPLES),
+        "{samples:?}"
+    );
 }
 
 /// An epoch of the indexed shards, on two ranks, of which one goes on alone.
 fn indexed(store: &Arc<RemoteStore>) {
     let build = |rank, ranks| {
-        let shards = WebDataset::builder(Arc::clone(store), "train/{000..005}.tar").extent_bytes(16 << 10);
+        let shards =
+            WebDataset::builder(Arc::clone(store), "train/{000..005}.tar").extent_bytes(16 << 10);
         let data = shards.field("cls").field("bin").build(number).unwrap();
-        let builder = DataLoader::builder(data).global_batch_size(8).shuffle(true).seed(3).num_workers(2);
-        let builder = builder.world(World::new(rank, ranks).unwrap()).retry(3, Duration::from_millis(10));
-        builder.collate_fn(|samples, _| Ok(samples)).build().unwrap()
+        let builder = DataLoader::builder(data)
+            .global_batch_size(8)
+            .shuffle(true)
+            .seed(3)
+            .num_workers(2);
+        let builder = builder
+            .world(World::new(rank, ranks).unwrap())
+            .retry(3, Duration::from_millis(10));
+        builder
+            .collate_fn(|samples, _| Ok(samples))
+            .build()
+            .unwrap()
     };
     let (mut given, mut state) = (Vec::new(), LoaderState::default());
     for rank in 0..2 {
         let loader = build(rank, 2);
-        loader.epoch(0).take(6).for_each(|batch| given.extend(batch.unwrap()));
+        loader
+            .epoch(0)
+            .take(6)
+            .for_each(|batch| given.extend(batch.unwrap()));
         state = loader.state();
     }
     let alone = build(0, 1);
-    alone.resume(0..1, &state).unwrap().flatten().for_each(|batch| given.extend(batch.unwrap()));
+    alone
+        .resume(0..1, &state)
+        .unwrap()
+        .flatten()
+        .for_each(|batch| given.extend(batch.unwrap()));
     each_once(given);
 }
 
-fn streamed(store: &Arc<RemoteStore>, rank: usize, ranks: usize) -> DataLoader<Vec<u64>, pinfeed::loader::Iterable> {
-    let shards = WebDataset::builder(Arc::clone(store), "packed/{000..005}.tar.gz").extent_bytes(10_000);
-    let stream = shards.stream(number).unwrap().with_open_shards(2).shuffle(15);
-    let builder = DataLoader::iterable(stream).batch_size(4).seed(3).num_workers(1);
+fn streamed(
+    store: &Arc<RemoteStore>,
+    rank: usize,
+    ranks: usize,
+) -> DataLoader<Vec<u64>, pinfeed::loader::Iterable> {
+    let shards =
+        WebDataset::builder(Arc::clone(store), "packed/{000..005}.tar.gz").extent_bytes(10_000);
+    let stream = shards
+        .stream(number)
+        .unwrap()
+        .with_open_shards(2)
+        .shuffle(15);
+    let builder = DataLoader::iterable(stream)
+        .batch_size(4)
+        .seed(3)
+        .num_workers(1);
     let builder = builder.world(World::new(rank, ranks).unwrap());
-    builder.collate_fn(|samples, _| Ok(samples)).build().unwrap()
+    builder
+        .collate_fn(|samples, _| Ok(samples))
+        .build()
+        .unwrap()
 }
 
 /// An epoch of a stream of the compressed ones, on three ranks, of which two go on.
@@ -255,13 +332,20 @@ fn handed_over(store: &Arc<RemoteStore>) {
     let (mut given, mut states) = (Vec::new(), Vec::new());
     for rank in 0..3 {
         let loader = streamed(store, rank, 3);
-        loader.epoch(0).take(3).for_each(|batch| given.extend(batch.unwrap()));
+        loader
+            .epoch(0)
+            .take(3)
+            .for_each(|batch| given.extend(batch.unwrap()));
         states.push(loader.state());
     }
     for rank in 0..2 {
         let loader = streamed(store, rank, 2);
         let state = loader.hand_over(&states).unwrap();
-        loader.resume(0..1, &state).unwrap().flatten().for_each(|batch| given.extend(batch.unwrap()));
+        loader
+            .resume(0..1, &state)
+            .unwrap()
+            .flatten()
+            .for_each(|batch| given.extend(batch.unwrap()));
     }
     each_once(given);
 }
@@ -271,14 +355,28 @@ fn what_was_put_is_read(start: fn() -> Running) {
     let store = running.store(running.address);
     for (key, bytes) in objects() {
         let object = store.object(&key).unwrap();
-        assert_eq!((object.bytes, object.version.is_some()), (bytes.len() as u64, true), "{key}");
+        assert_eq!(
+            (object.bytes, object.version.is_some()),
+            (bytes.len() as u64, true),
+            "{key}"
+        );
         assert!(store.read(&object, 0..object.bytes).unwrap() == bytes);
         let (from, to) = (object.bytes / 3, object.bytes - 1);
         assert!(store.read(&object, from..to).unwrap() == bytes[from as usize..to as usize]);
     }
     if running.is_bucket {
-        let keys: BTreeSet<String> = store.list("").unwrap().into_iter().map(|object| object.key).collect();
-        assert!(keys.into_iter().eq(objects().into_iter().map(|(key, _)| key).collect::<BTreeSet<_>>()));
+        let keys: BTreeSet<String> = store
+            .list("")
+            .unwrap()
+            .into_iter()
+            .map(|object| object.key)
+            .collect();
+        assert!(
+            keys.into_iter().eq(objects()
+                .into_iter()
+                .map(|(key, _)| key)
+                .collect::<BTreeSet<_>>())
+        );
     } else {
         // Its page that lists a folder is for people.
         let error = store.list("train").unwrap_err().to_string();
@@ -303,7 +401,10 @@ fn a_data_set_lists_once(start: fn() -> Running) {
     let store = Arc::new(running.store(proxy.address));
     let shards = WebDataset::builder(Arc::clone(&store), "train/{000..005}.tar");
     let data = shards.extent_bytes(16 << 10).build(number).unwrap();
-    let loader = DataLoader::builder(data).batch_size(8).shuffle(true).num_workers(3);
+    let loader = DataLoader::builder(data)
+        .batch_size(8)
+        .shuffle(true)
+        .num_workers(3);
     let loader = loader.collate_fn(|samples, _| Ok(samples)).build().unwrap();
     for epoch in loader.epochs(0..2) {
         each_once(epoch.flat_map(Result::unwrap).collect());
@@ -322,13 +423,21 @@ fn faults_cost_time_and_no_sample(start: fn() -> Running) {
     for seed in 1..=3 {
         let proxy = Proxy::start(running.address, seed);
         proxy.faults(25, &Fault::ALL);
-        let store = Arc::new(running.store(proxy.address).with_silence(Duration::from_millis(250)));
+        let store = Arc::new(
+            running
+                .store(proxy.address)
+                .with_silence(Duration::from_millis(250)),
+        );
         // (Until a server has answered once, there are four attempts.)
         while store.object("train/000.tar").is_err() {}
         indexed(&store);
         handed_over(&store);
         let made = proxy.made();
-        assert!(made.len() > 6, "seed {seed}: {made:?}, of {} requests", proxy.requests());
+        assert!(
+            made.len() > 6,
+            "seed {seed}: {made:?}, of {} requests",
+            proxy.requests()
+        );
         assert!(store.stats().retried > 10);
     }
     is_clean(&log.lock().unwrap());
@@ -340,7 +449,10 @@ fn a_server_that_goes_away_is_an_error_and_the_run_goes_on(start: fn() -> Runnin
     let running = start();
     for (seed, fault) in (1..).zip([Fault::Hang, Fault::Reset, Fault::CutBody, Fault::Garbage]) {
         let proxy = Proxy::start(running.address, seed);
-        let store = running.store(proxy.address).with_attempts(2).with_silence(Duration::from_millis(100));
+        let store = running
+            .store(proxy.address)
+            .with_attempts(2)
+            .with_silence(Duration::from_millis(100));
         let store = Arc::new(store.with_timeout(Duration::from_secs(2)));
         let (mut given, mut state, mut errors) = (Vec::new(), IterableState::default(), Vec::new());
         let loader = streamed(&store, 0, 1);
@@ -360,14 +472,23 @@ fn a_server_that_goes_away_is_an_error_and_the_run_goes_on(start: fn() -> Runnin
         assert!(!errors.is_empty(), "{fault:?}");
         for error in &errors {
             let text = format!("{error} {error:?}");
-            assert!(text.contains("packed/00") && text.contains(".tar.gz"), "{text}");
-            let pinfeed::Error::Sample(_, cause) = error else { panic!("{text}") };
+            assert!(
+                text.contains("packed/00") && text.contains(".tar.gz"),
+                "{text}"
+            );
+            let pinfeed::Error::Sample(_, cause) = error else {
+                panic!("{text}")
+            };
             assert!(cause.is::<Temporary>(), "{text}");
             is_clean(&text);
         }
         proxy.faults(0, &[]);
         let again = streamed(&store, 0, 1);
-        again.resume(0..1, &state).unwrap().flatten().for_each(|batch| given.extend(batch.unwrap()));
+        again
+            .resume(0..1, &state)
+            .unwrap()
+            .flatten()
+            .for_each(|batch| given.extend(batch.unwrap()));
         each_once(given);
     }
     is_clean(&log.lock().unwrap());
@@ -402,7 +523,13 @@ fn log() -> &'static Mutex<String> {
 
 /// Neither a credential nor a signature is in a text.
 fn is_clean(text: &str) {
-    for secret in [KEY, SECRET, "AWS4-HMAC-SHA256", "Signature=", "X-Amz-Credential"] {
+    for secret in [
+        KEY,
+        SECRET,
+        "AWS4-HMAC-SHA256",
+        "Signature=",
+        "X-Amz-Credential",
+    ] {
         let found = text.lines().find(|line| line.contains(secret));
         assert!(found.is_none(), "{secret}: {found:?}");
     }
@@ -438,7 +565,11 @@ fn a_server_with_few_connections_and_little_bandwidth_is_waited_for() {
     let store = Arc::new(store);
     handed_over(&store);
     indexed(&store);
-    assert!(store.stats().retried > 0, "of {} requests, none was refused", store.stats().requests);
+    assert!(
+        store.stats().retried > 0,
+        "of {} requests, none was refused",
+        store.stats().requests
+    );
 }
 
 #[test]
@@ -452,7 +583,12 @@ fn what_a_web_server_denies_says_so() {
     // One that is replaced while a run reads it.
     let store = running.store(running.address);
     let object = store.object("train/000.tar").unwrap();
-    let file = running.root.as_ref().unwrap().path().join("www/bucket/train/000.tar");
+    let file = running
+        .root
+        .as_ref()
+        .unwrap()
+        .path()
+        .join("www/bucket/train/000.tar");
     std::fs::write(file, vec![0; 5_000]).unwrap();
     let error = store.read(&object, 0..512).unwrap_err();
     let kind = error.downcast_ref::<StoreError>().map(StoreError::kind);

@@ -73,7 +73,10 @@ impl<B: Batch> DataLoader<B, Iterable> {
         for state in states {
             let differences = state.differences(loader);
             if !differences.is_empty() {
-                return Err(wrong(format!("it is another run's: {}", differences.join("; "))));
+                return Err(wrong(format!(
+                    "it is another run's: {}",
+                    differences.join("; ")
+                )));
             }
         }
         let epoch = states.iter().map(IterableState::epoch).min().unwrap_or(0);
@@ -82,7 +85,9 @@ impl<B: Batch> DataLoader<B, Iterable> {
         };
         if ranks == loader.ranks {
             let own = saved.iter().find(|(_, owner)| owner.rank == loader.rank);
-            return own.map(|(state, _)| (*state).clone()).ok_or_else(|| wrong("no state is this rank's"));
+            return own
+                .map(|(state, _)| (*state).clone())
+                .ok_or_else(|| wrong("no state is this rank's"));
         }
         let mut left = Vec::new();
         for (state, owner) in &saved {
@@ -102,7 +107,10 @@ impl<B: Batch> DataLoader<B, Iterable> {
                     "that of rank {rank} does not say where its source stands (`ItemIter::state` is None), so it is not known what is left"
                 )));
             }
-            left.push(Left::new(Shard::new(rank, ranks, loader.seed), state.source()));
+            left.push(Left::new(
+                Shard::new(rank, ranks, loader.seed),
+                state.source(),
+            ));
         }
         let is_begun = |(state, _): &(&IterableState, IterableOwner)| {
             state.items() > 0 || state.source().is_some() || state.epoch() > epoch
@@ -110,22 +118,31 @@ impl<B: Batch> DataLoader<B, Iterable> {
         if !saved.iter().any(is_begun) {
             return Ok(IterableState::new(epoch, 0, None, loader));
         }
-        let to: Vec<Shard> = (0..loader.ranks).map(|rank| Shard::new(rank, loader.ranks, loader.seed)).collect();
-        let dealt = self.inner.hand_over(epoch, &left, &to).map_err(|error| wrong(error.to_string()))?;
+        let to: Vec<Shard> = (0..loader.ranks)
+            .map(|rank| Shard::new(rank, loader.ranks, loader.seed))
+            .collect();
+        let dealt = self
+            .inner
+            .hand_over(epoch, &left, &to)
+            .map_err(|error| wrong(error.to_string()))?;
         let dealt = dealt.into_iter().nth(loader.rank as usize);
-        let dealt = dealt.ok_or_else(|| wrong("the source has dealt what is left to too few ranks"))?;
+        let dealt =
+            dealt.ok_or_else(|| wrong("the source has dealt what is left to too few ranks"))?;
         // Items are numbered on behind all of the ranks before, so that no two samples of an epoch draw the same random numbers.
         let given = states.iter().filter(|state| state.epoch() == epoch);
         let most = given.map(IterableState::items).max().unwrap_or(0);
         let items = (u128::from(most) * u128::from(ranks)).div_ceil(u128::from(loader.ranks));
-        let items = u64::try_from(items).map_err(|_| wrong("it counts more items than there can be"))?;
+        let items =
+            u64::try_from(items).map_err(|_| wrong("it counts more items than there can be"))?;
         Ok(IterableState::new(epoch, items, Some(dealt), loader))
     }
 }
 
 /// The states of all ranks of one run, each once. None: all are where every run begins.
 fn ranks(states: &[IterableState]) -> Result<Vec<(&IterableState, IterableOwner)>> {
-    let owned = states.iter().filter_map(|state| Some((state, state.owner()?)));
+    let owned = states
+        .iter()
+        .filter_map(|state| Some((state, state.owner()?)));
     let saved: Vec<_> = owned.collect();
     let Some((_, first)) = saved.first() else {
         return match states.is_empty() {
@@ -134,11 +151,16 @@ fn ranks(states: &[IterableState]) -> Result<Vec<(&IterableState, IterableOwner)
         };
     };
     if saved.len() < states.len() {
-        return Err(wrong("one is where any run begins, and others are not: it was not saved by a rank of this run"));
+        return Err(wrong(
+            "one is where any run begins, and others are not: it was not saved by a rank of this run",
+        ));
     }
     let ranks = first.ranks;
     if let Some((_, other)) = saved.iter().find(|(_, owner)| owner.ranks != ranks) {
-        return Err(wrong(format!("some are of {ranks} ranks and some of {}, so they are not of one run", other.ranks)));
+        return Err(wrong(format!(
+            "some are of {ranks} ranks and some of {}, so they are not of one run",
+            other.ranks
+        )));
     }
     let mut has = vec![false; usize::try_from(ranks).unwrap_or(0).min(states.len())];
     for (_, owner) in &saved {

@@ -118,7 +118,12 @@ mod tests {
             }
             given
         };
-        let start = |gives| thread::Builder::new().name("gives".to_owned()).spawn(gives).unwrap();
+        let start = |gives| {
+            thread::Builder::new()
+                .name("gives".to_owned())
+                .spawn(gives)
+                .unwrap()
+        };
         let giver = start(gives);
         assert!((0..1_000).all(|number| taker.take() == Some(number)));
         assert_eq!((taker.take(), giver.join().unwrap()), (None, 1_000));

@@ -25,6 +25,9 @@ pub(super) struct Front {
 /// How much is read at once that is not wanted.
 const SKIPPED_AT_ONCE: u64 = 64 << 10;
 
+/// How much of what comes before the first sample is decompressed before the stream hears of it: a tenth of a second.
+const ADVANCED_AT_ONCE: u64 = 16 << 20;
+
 /// How much memory a field has before its bytes are there. (A damaged header may say anything.)
 const TRUSTED: u64 = 1 << 20;
 
@@ -85,7 +88,11 @@ impl Front {
             return Ok(());
         }
         self.block.reserve(wanted.min(TRUSTED) as usize);
-        let read = self.source.by_ref().take(wanted).read_to_end(&mut self.block);
+        let read = self
+            .source
+            .by_ref()
+            .take(wanted)
+            .read_to_end(&mut self.block);
         match read {
             Ok(read) if (read as u64) < wanted => self.end = Some(self.at()),
             Ok(_) => {}
@@ -105,6 +112,12 @@ impl Front {
             self.block.clear();
         }
         Ok(())
+    }
+
+    /// Goes some way towards byte `to`. `true`: it is there, or the archive has ended.
+    pub(super) fn advance(&mut self, to: u64) -> Result<bool, Cause> {
+        self.go_to(to.min(self.start.saturating_add(ADVANCED_AT_ONCE)))?;
+        Ok(self.start >= to || self.end.is_some())
     }
 
     /// The contents of a member.

@@ -90,6 +90,12 @@ impl ItemIter for WebStreamIter {
             let step = self.readers.get(turn)?.next();
             let open = self.standing.open.len();
             let item = match step {
+                Some(Step::Reads) => {
+                    if let Err(interrupted) = progress() {
+                        return Some(Err(interrupted.into()));
+                    }
+                    continue;
+                }
                 Some(Step::Sample(sample, Behind::Next(offset))) => {
                     let begun = &mut self.standing.open[turn];
                     (begun.samples, begun.offset) = (begun.samples + 1, offset);

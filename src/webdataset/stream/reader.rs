@@ -23,6 +23,8 @@ pub(super) enum Step {
     Sample(Result<StreamedSample, BoxError>, Behind),
     /// What is wrong with the shard: nothing else comes of it.
     Failed(BoxError),
+    /// Nothing yet: what is before the first sample is decompressed.
+    Reads,
 }
 
 /// What is behind a sample.
@@ -48,7 +50,11 @@ impl ShardReader {
             // Unwind safety: what it works on is its own, but for the shards, which nothing changes.
             let cuts = AssertUnwindSafe(|| cut(&shards, &shards.list[shard], from, &giver));
             let failure = catch_unwind(cuts).unwrap_or_else(|payload| {
-                Err(format!("the thread that reads it panicked: {}", panic_message(payload)).into())
+                Err(format!(
+                    "the thread that reads it panicked: {}",
+                    panic_message(payload)
+                )
+                .into())
             });
             if let Err(failure) = failure {
                 giver.give(Step::Failed(failure), 0);
@@ -84,7 +90,14 @@ fn cut(
 ) -> Result<(), BoxError> {
     let of_shard = |cause| ShardError::of(&shard.place, &shard.object, cause);
     let front = Front::open(&shards.store, &shard.object, from, shards.range_bytes);
-    let mut members = Members::new(front.map_err(of_shard)?, from);
+    let mut front = front.map_err(of_shard)?;
+    while !front.advance(from).map_err(of_shard)? {
+        giver.give(Step::Reads, 0);
+        if !giver.has_room() {
+            return Ok(());
+        }
+    }
+    let mut members = Members::new(front, from);
     let mut cutter = Cutter {
         shards,
         shard,
@@ -169,7 +182,9 @@ impl Cutter<'_> {
         let first = sample.members.iter().find(|(known, _)| known == field);
         if let Some((_, first)) = first {
             let (first, second) = (first.clone(), member.name.clone());
-            sample.fault.get_or_insert(Cause::TwoFields { first, second });
+            sample
+                .fault
+                .get_or_insert(Cause::TwoFields { first, second });
         }
         sample.members.push((field.to_owned(), member.name.clone()));
         if !self.shards.wanted.takes(field) {
@@ -190,7 +205,11 @@ impl Cutter<'_> {
         let has = |name: &str| open.members.iter().any(|(field, _)| field == name);
         let lacks = || {
             let wanted = self.shards.wanted.lacks(has)?;
-            let has = open.members.iter().map(|(field, _)| field.clone()).collect();
+            let has = open
+                .members
+                .iter()
+                .map(|(field, _)| field.clone())
+                .collect();
             Some(Cause::Lacks { wanted, has })
         };
         let fault = |cause| ShardError::new(&self.shard.place, Some(&open.key), cause);

@@ -242,7 +242,11 @@ mod tests {
             if shard.samples >= sizes[shard.place as usize] {
                 standing.open.remove(turn);
             }
-            standing.turn = if standing.open.is_empty() { 0 } else { (turn + 1) % standing.open.len() };
+            standing.turn = if standing.open.is_empty() {
+                0
+            } else {
+                (turn + 1) % standing.open.len()
+            };
         }
         given
     }
