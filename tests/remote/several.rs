@@ -34,7 +34,7 @@ struct Running {
     /// It is asked by S3's protocol; otherwise, it is a web server.
     is_bucket: bool,
     process: Option<Child>,
-    ours: Option<Server>,
+    _ours: Option<Server>,
     root: Option<tempfile::TempDir>,
 }
 
@@ -167,7 +167,7 @@ fn ours() -> Running {
         address: server.address(),
         is_bucket: true,
         process: None,
-        ours: Some(server),
+        _ours: Some(server),
         root: None,
     }
 }
@@ -186,7 +186,7 @@ fn s3s_fs() -> Running {
         address,
         is_bucket: true,
         process,
-        ours: None,
+        _ours: None,
         root: Some(root),
     }
 }
@@ -209,7 +209,7 @@ fn moto() -> Running {
         address,
         is_bucket: true,
         process,
-        ours: None,
+        _ours: None,
         root: None,
     }
 }
@@ -246,7 +246,7 @@ fn nginx() -> Running {
         address,
         is_bucket: false,
         process: Some(started(command, address)),
-        ours: None,
+        _ours: None,
         root: Some(root),
     }
 }

@@ -639,7 +639,8 @@ fn a_shard_that_is_cut_off_is_one_error_behind_the_samples_before_that() {
 #[test]
 fn a_shard_that_is_damaged_is_an_error() {
     let text = |sample: WebSample<'_>, _: &mut SampleRng| {
-        Ok(format!("{sample:?} {:?}", sample.fields().last()))
+        let fields: Vec<(&str, &[u8])> = sample.fields().collect();
+        Ok(format!("{}: {fields:?}", sample.key()))
     };
     let read = |key: &str, bytes: Vec<u8>| -> Result<Vec<String>, Error> {
         let stream = WebDataset::builder(Memory::of([(key, bytes)]), key).stream(text)?;
@@ -659,8 +660,8 @@ fn a_shard_that_is_damaged_is_an_error() {
                     assert!(error.to_string().contains(key), "{error}");
                     errors += 1;
                 }
-                // (Some bits of a header mean nothing.)
-                Ok(found) => assert!(found == expected && at < 10, "{key}, byte {at}"),
+                // (Some bits mean nothing: of a header, or those that fill a byte before a stored block.)
+                Ok(found) => assert!(found == expected, "{key}, byte {at}"),
             }
         }
         assert!(errors > 40, "{errors}");
