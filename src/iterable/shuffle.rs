@@ -6,7 +6,7 @@ use std::fmt;
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::windows::{Windows, shuffle};
 use super::{ItemIter, IterableDataset, Left, Shard, progress, scramble};
-use crate::error::BoxError;
+use crate::error::{Again, BoxError};
 use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
 
@@ -85,8 +85,9 @@ impl<S: IterableDataset> IterableDataset for Shuffle<S> {
                         window: window - 1,
                         given: state.given,
                         inner: state.inner,
+                        behind: state.behind.clone().ok_or(OLD)?,
                     });
-                    rank.of_child(0, Some(state.behind.ok_or(OLD)?))
+                    rank.of_child(0, state.behind)
                 }
             });
         }
@@ -107,6 +108,9 @@ impl<S: IterableDataset> IterableDataset for Shuffle<S> {
         Ok(states.into_iter().zip(dealt).map(state).collect())
     }
 }
+
+const OTHERS: &str = "what the source gives is not what it gave before the interruption: perhaps a shard could not be read then that can be now, or the \
+                      other way round. So it is not known which items of a window were given out: go on from an earlier state, or from the end of the epoch";
 
 const OLD: &str = "the state is of an earlier version, which did not say where a window ends: go on with as many ranks as before";
 
@@ -130,8 +134,9 @@ struct Dealt {
     ranks: u64,
     window: u64,
     given: u64,
-    /// Where that rank's source stood before it.
+    /// Where that rank's source stood before it, and behind it.
     inner: Vec<u8>,
+    behind: Vec<u8>,
 }
 
 /// The order of the windows of a rank.
@@ -175,9 +180,13 @@ impl<I: ItemIter> ShuffleIter<I> {
         while items.len() < self.size {
             progress()?;
             match inner.next() {
+                Some(Err(error)) if error.is::<Again>() => return Err(error),
                 Some(item) => items.push(item),
                 None => break,
             }
+        }
+        if inner.state().as_ref() != Some(&dealt.behind) {
+            return Err(OTHERS.into());
         }
         let left = items
             .len()
@@ -209,7 +218,10 @@ impl<I: ItemIter> ShuffleIter<I> {
                 },
                 Err(error) => Some(error),
             };
-            self.dealt.pop_front();
+            // (What may be read later is read again then.)
+            if !failed.as_ref().is_some_and(|error| error.is::<Again>()) {
+                self.dealt.pop_front();
+            }
             if let Some(error) = failed {
                 return Some(Err(error));
             }
@@ -239,13 +251,23 @@ where
     }
 
     fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
-        let State { dealt, windows, .. } = State::read(state)?;
+        let State {
+            dealt,
+            windows,
+            window,
+            behind,
+            ..
+        } = State::read(state)?;
         self.dealt = dealt;
         self.items = None;
         let order = self.order;
         let windows = Reader::new(Tag::Shuffle, &windows)?;
         self.windows
-            .seek(windows, |window, items| order.arrange(window, items))
+            .seek(windows, |window, items| order.arrange(window, items))?;
+        if window > 0 && behind.is_some() && self.windows.behind() != behind {
+            return Err(OTHERS.into());
+        }
+        Ok(())
     }
 }
 
@@ -300,10 +322,12 @@ impl State {
             window,
             given,
             inner,
+            behind,
         } in dealt
         {
             let numbers = [rank, ranks, window, given].map(|number| *number);
-            state = numbers.into_iter().fold(state, Writer::number).inner(inner);
+            state = numbers.into_iter().fold(state, Writer::number);
+            state = state.inner(inner).inner(behind);
         }
         state.inner(windows).inner(behind).finish()
     }
@@ -319,6 +343,7 @@ impl State {
                     window: state.number()?,
                     given: state.number()?,
                     inner: state.inner()?.to_vec(),
+                    behind: state.inner()?.to_vec(),
                 });
             }
             windows = state.inner()?.to_vec();

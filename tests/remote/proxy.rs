@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     CutBody,
     /// The answer has fewer bytes than were asked for, and says so.
     TooShort,
-    /// The answer says that it has more bytes than come.
+    /// The answer says that it has more bytes than come. (For a whole object, it would say that the object is another one.)
     TooLong,
     /// What comes is no HTTP.
     Garbage,
@@ -258,8 +258,10 @@ impl Shared {
         let mut reader = BufReader::new(server);
         let (answer, length) = head(&mut reader)?;
         let mut bytes = Vec::new();
-        if !lines[0].starts_with("HEAD ") {
-            reader.read_to_end(&mut bytes).ok()?;
+        match length {
+            _ if lines[0].starts_with("HEAD ") => {}
+            Some(length) => _ = reader.take(length as u64).read_to_end(&mut bytes).ok()?,
+            None => _ = reader.read_to_end(&mut bytes).ok()?,
         }
         let is_range = answer[0].contains(" 206");
         let part = if bytes.is_empty() {
@@ -286,14 +288,14 @@ impl Shared {
                 client.write_all(said(part).as_bytes()).ok()?;
                 client.write_all(&bytes[..part]).ok()
             }
-            Some(Fault::TooLong) if !bytes.is_empty() => {
+            Some(Fault::TooLong) if is_range => {
                 client
                     .write_all(said(bytes.len() + 1 + part).as_bytes())
                     .ok()?;
                 client.write_all(&bytes).ok()?;
                 None
             }
-            Some(Fault::CutBody | Fault::TooShort) => {
+            Some(Fault::CutBody | Fault::TooShort | Fault::TooLong) => {
                 client.write_all(whole.as_bytes()).ok()?;
                 client.write_all(&bytes[..part]).ok()?;
                 None

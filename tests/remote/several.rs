@@ -17,7 +17,7 @@ use object_store::path::Path;
 use object_store::{ObjectStoreExt, PutPayload};
 use pinfeed::error::Temporary;
 use pinfeed::iterable::IterableDataset;
-use pinfeed::loader::{IterableState, LoaderState, World};
+use pinfeed::loader::{LoaderState, World};
 use pinfeed::store::{RemoteStore, Store, StoreError, StoreErrorKind};
 use pinfeed::webdataset::{WebDataset, WebSample};
 use pinfeed::{BoxError, DataLoader, SampleRng};
@@ -454,21 +454,31 @@ fn a_server_that_goes_away_is_an_error_and_the_run_goes_on(start: fn() -> Runnin
             .with_attempts(2)
             .with_silence(Duration::from_millis(100));
         let store = Arc::new(store.with_timeout(Duration::from_secs(2)));
-        let (mut given, mut state, mut errors) = (Vec::new(), IterableState::default(), Vec::new());
+        let expected: Vec<u64> = {
+            let calm = Arc::new(running.store(running.address));
+            streamed(&calm, 0, 1)
+                .epoch(0)
+                .flat_map(Result::unwrap)
+                .collect()
+        };
         let loader = streamed(&store, 0, 1);
-        for (number, batch) in loader.epoch(0).enumerate() {
-            match batch {
-                Ok(samples) if errors.is_empty() => {
+        let mut epoch = loader.epoch(0);
+        let mut given: Vec<u64> = epoch.by_ref().take(2).flat_map(Result::unwrap).collect();
+        proxy.faults(100, &[fault]);
+        let (mut state, mut errors) = (loader.state(), Vec::new());
+        while errors.len() < 3 {
+            match epoch.next() {
+                Some(Ok(samples)) if errors.is_empty() => {
                     given.extend(samples);
                     state = loader.state();
                 }
-                Ok(_) => {}
-                Err(error) => errors.push(error),
-            }
-            if number == 2 {
-                proxy.faults(100, &[fault]);
+                // (Those of a batch that is an error are not given.)
+                Some(Ok(samples)) => assert!(!samples.is_empty()),
+                Some(Err(error)) => errors.push(error),
+                None => panic!("{fault:?}: the epoch ended with {} errors", errors.len()),
             }
         }
+        drop(epoch);
         assert!(!errors.is_empty(), "{fault:?}");
         for error in &errors {
             let text = format!("{error} {error:?}");
@@ -489,6 +499,7 @@ fn a_server_that_goes_away_is_an_error_and_the_run_goes_on(start: fn() -> Runnin
             .unwrap()
             .flatten()
             .for_each(|batch| given.extend(batch.unwrap()));
+        assert!(given == expected, "{fault:?}");
         each_once(given);
     }
     is_clean(&log.lock().unwrap());

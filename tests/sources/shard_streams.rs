@@ -792,49 +792,154 @@ fn what_is_wrong_with_a_sample_is_an_error_in_its_place() {
     );
 }
 
+/// A store that does not answer for now: no sample is lost, whether the program waits for it, or ends and goes on later.
 #[test]
-fn a_store_that_fails_is_an_error_and_the_run_goes_on_from_before_it() {
+fn a_store_that_comes_back_costs_no_sample() {
+    for key in ["000.tar.gz", "001.tar", "002.tar.zst"] {
+        for window in [1, 7, 100] {
+            let store = Arc::new(shards(&[12, 12, 12]));
+            let build = |size| {
+                let stream = numbers(Arc::clone(&store))
+                    .with_open_shards(2)
+                    .shuffle(window);
+                loader(stream, World::single(), size)
+            };
+            let expected = all(&build(1), 0);
+            let at = store.objects[key].len() as u64 / 2;
+            store.trap(key, at, Trap::Fails);
+            let first = build(1);
+            let (mut given, mut states, mut errors) =
+                (Vec::new(), vec![IterableState::default()], 0);
+            for batch in first.epoch(0) {
+                match batch {
+                    Ok(samples) => given.extend(samples),
+                    Err(error) => {
+                        assert!(
+                            error.to_string().contains("503 Service Unavailable"),
+                            "{error}"
+                        );
+                        let Error::Sample(_, cause) = &error else {
+                            panic!("{error}")
+                        };
+                        assert!(cause.is::<Temporary>(), "{error}");
+                        errors += 1;
+                    }
+                }
+                states.push(first.state());
+                if errors == 3 {
+                    *store.trap.lock().unwrap() = None;
+                }
+            }
+            assert!(errors >= 3, "{key}");
+            assert!(
+                given == expected,
+                "{key}, window {window}: in the order of a run that met no error"
+            );
+            // From wherever a checkpoint was, before the error or behind it.
+            for state in states {
+                let again = build(5);
+                let resumed = again.resume(0..1, &state).unwrap().flatten();
+                let rest: Vec<u64> = resumed.flat_map(Result::unwrap).collect();
+                assert!(expected.ends_with(&rest), "{key}, window {window}: {state}");
+            }
+            // With a quota, it ends.
+            store.trap(key, at, Trap::Fails);
+            let stream = numbers(Arc::clone(&store))
+                .with_open_shards(2)
+                .shuffle(window);
+            let builder = DataLoader::iterable(stream)
+                .batch_size(4)
+                .seed(7)
+                .num_workers(2);
+            let builder = builder.on_error(OnError::Skip { at_most: 5 });
+            let last = builder
+                .collate_fn(|samples, _| Ok(samples))
+                .build()
+                .unwrap();
+            let last = last.epoch(0).find(Result::is_err).unwrap().unwrap_err();
+            assert!(last.to_string().contains("503"), "{last}");
+        }
+    }
+}
+
+/// What is lost for good is one error. If it comes back nevertheless, a state within a window that it was in is refused.
+#[test]
+fn a_store_that_loses_a_shard_is_one_error() {
     for (trap, says) in [
-        (Trap::Fails, "503 Service Unavailable"),
         (Trap::Panics, "its store panicked"),
         (Trap::GivesTooLittle, "its store gave"),
     ] {
-        for key in ["000.tar.gz", "001.tar", "002.tar.zst"] {
+        for (key, window) in [("000.tar.gz", 1), ("001.tar", 5), ("002.tar.zst", 100)] {
             let store = Arc::new(shards(&[12, 12, 12]));
+            let build = || {
+                single(
+                    numbers(Arc::clone(&store))
+                        .with_open_shards(2)
+                        .shuffle(window),
+                )
+            };
+            let whole = all(&build(), 0);
             let at = store.objects[key].len() as u64 / 2;
             store.trap(key, at, trap);
-            let build = || single(numbers(Arc::clone(&store)).with_open_shards(2));
             let first = build();
-            let (mut given, mut state, mut errors) =
-                (Vec::new(), IterableState::default(), Vec::new());
+            let (mut states, mut errors) =
+                (vec![(IterableState::default(), Vec::new())], Vec::new());
+            let mut given = Vec::new();
             for batch in first.epoch(0) {
                 match batch {
-                    Ok(samples) if errors.is_empty() => {
-                        given.extend(samples);
-                        state = first.state();
-                    }
-                    Ok(_) => {}
+                    Ok(samples) => given.extend(samples),
                     Err(error) => errors.push(error),
                 }
+                states.push((first.state(), given.clone()));
             }
             assert_eq!(errors.len(), 1, "{errors:?}");
             let error = errors[0].to_string();
             assert!(error.contains(key) && error.contains(says), "{error}");
-            if trap == Trap::Fails {
-                let Error::Sample(_, cause) = &errors[0] else {
-                    panic!("{error}")
-                };
-                assert!(cause.is::<Temporary>(), "{error}");
+            assert!(given.len() < 36);
+            // It stays lost: the run goes on where it was.
+            for (state, before) in &states {
+                let again = build();
+                let resumed = again
+                    .resume(0..1, state)
+                    .unwrap()
+                    .flatten()
+                    .flat_map(Result::ok);
+                let rest: Vec<u64> = resumed.flatten().collect();
+                assert!(
+                    given == [before.clone(), rest].concat(),
+                    "{key}, window {window}: {state}"
+                );
             }
+            // It comes back: what was not given comes, or the state is refused.
             *store.trap.lock().unwrap() = None;
-            let second = build();
-            second
-                .resume(0..1, &state)
-                .unwrap()
-                .flatten()
-                .for_each(|batch| given.extend(batch.unwrap()));
-            given.sort_unstable();
-            assert!(given.into_iter().eq(0..36), "{key}");
+            let (mut exact, mut refused) = (0, 0);
+            for (state, before) in &states {
+                let again = build();
+                let rest: Result<Vec<Vec<u64>>, Error> =
+                    again.resume(0..1, state).unwrap().flatten().collect();
+                match rest {
+                    Ok(rest) => {
+                        let rest = rest.concat();
+                        assert!(
+                            before.iter().all(|number| !rest.contains(number)),
+                            "{state}"
+                        );
+                        exact += usize::from(before.len() + rest.len() == whole.len());
+                    }
+                    Err(error) => {
+                        assert!(
+                            error.to_string().contains("go on from an earlier state"),
+                            "{error}"
+                        );
+                        refused += 1;
+                    }
+                }
+            }
+            assert!(
+                exact > 0 && (refused > 0) == (window > 1),
+                "{exact} and {refused} of {}",
+                states.len()
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use super::Shards;
 use super::reader::{Behind, ShardReader, Step};
 use super::sample::StreamedSample;
 use super::standing::{Begun, Standing, wrong};
-use crate::error::BoxError;
+use crate::error::{Again, BoxError};
 use crate::iterable::{ItemIter, progress};
 use crate::sync::Arc;
 
@@ -104,6 +104,10 @@ impl ItemIter for WebStreamIter {
                 Some(Step::Sample(sample, Behind::Nothing)) => {
                     self.replace(turn);
                     Some(sample)
+                }
+                Some(Step::Unread(error)) => {
+                    self.readers[turn] = self.read(self.standing.open[turn]);
+                    return Some(Err(Again(error).into()));
                 }
                 Some(Step::Failed(error)) => {
                     self.replace(turn);

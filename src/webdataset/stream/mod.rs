@@ -63,8 +63,10 @@ const OPEN_SHARDS: usize = 4;
 ///
 /// - A sample that lacks a field, has one twice, or the key of another before it in its shard, is an error in its place.
 /// - A shard that cannot be read any further (cut off, damaged, a wrong checksum, gone from its store) is one error, in place of all that
-///   would follow in it. Samples before that have come. A store's own error is as the store gives it, and says whether it is
-///   [`Temporary`](crate::error::Temporary).
+///   would follow in it. Samples before that have come.
+/// - A store that does not answer for now ([`Temporary`](crate::error::Temporary)) costs no sample. The batch that is being made is that error, and
+///   the next one asks again, at the same place: as long as the program goes on, or [`OnError::Skip`](crate::loader::OnError::Skip) allows. So a run
+///   that stops at the error resumes exactly.
 ///
 /// If there are fewer shards than ranks, the stream does not open.
 ///

@@ -7,7 +7,7 @@ use super::ahead::{Giver, Taker, ahead};
 use super::front::Front;
 use super::sample::StreamedSample;
 use super::{Shards, StreamedShard};
-use crate::error::{BoxError, panic_message};
+use crate::error::{BoxError, is_temporary, panic_message};
 use crate::sync::log;
 use crate::sync::{Arc, thread};
 use crate::webdataset::error::{Cause, ShardError};
@@ -23,6 +23,8 @@ pub(super) enum Step {
     Sample(Result<StreamedSample, BoxError>, Behind),
     /// What is wrong with the shard: nothing else comes of it.
     Failed(BoxError),
+    /// Why its store does not give it for now.
+    Unread(BoxError),
     /// Nothing yet: what is before the first sample is decompressed.
     Reads,
 }
@@ -57,7 +59,11 @@ impl ShardReader {
                 .into())
             });
             if let Err(failure) = failure {
-                giver.give(Step::Failed(failure), 0);
+                let step = match is_temporary(&failure) {
+                    true => Step::Unread(failure),
+                    false => Step::Failed(failure),
+                };
+                giver.give(step, 0);
             }
         });
         if let Err(error) = started {
