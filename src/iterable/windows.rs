@@ -100,17 +100,18 @@ impl<I: ItemIter, T> Windows<I, T> {
     /// Adds where the iterable stands to a state.
     pub(super) fn state(&self, state: Writer) -> Option<Vec<u8>> {
         let inner = match self.window {
-            0 => self.inner.state()?,
+            0 => self.behind()?,
             _ => self.state.clone()?,
         };
         let state = state.number(self.size as u64).number(self.window);
         Some(state.number(self.given as u64).inner(&inner).finish())
     }
 
-    /// Where the iterable inside stood behind the window that is given out.
+    /// Where the iterable inside stood behind the window that is given out; before the first, if there is none yet.
     pub(super) fn behind(&self) -> Option<Vec<u8>> {
         match self.window {
-            0 => self.inner.state(),
+            0 if self.next.is_empty() => self.inner.state(),
+            0 => self.next_state.clone(),
             _ => self.behind.clone(),
         }
     }
