@@ -85,6 +85,7 @@ impl<S: IterableDataset> IterableDataset for Shuffle<S> {
                         window: window - 1,
                         given: state.given,
                         inner: state.inner,
+                        count: state.count,
                         behind: state.behind.clone().ok_or(OLD)?,
                     });
                     rank.of_child(0, state.behind)
@@ -93,14 +94,22 @@ impl<S: IterableDataset> IterableDataset for Shuffle<S> {
         }
         let children: Vec<Shard> = to.iter().map(|shard| shard.of_child(0)).collect();
         let states = self.source.hand_over(epoch, &behind, &children)?;
-        windows.retain(|window| window.given < self.window as u64);
-        windows.sort_by_key(|window| (window.given, window.ranks, window.rank, window.window));
+        windows.retain(|window| window.given < window.count);
+        windows.sort_by_key(|window| {
+            let left = window.count - window.given;
+            (
+                std::cmp::Reverse(left),
+                window.ranks,
+                window.rank,
+                window.window,
+            )
+        });
         let mut dealt: Vec<(u64, VecDeque<Dealt>)> =
             to.iter().map(|_| Default::default()).collect();
         for window in windows {
             let least = dealt.iter_mut().min_by_key(|(items, _)| *items);
             if let Some((items, windows)) = least {
-                *items += self.window as u64 - window.given;
+                *items += window.count - window.given;
                 windows.push_back(window);
             }
         }
@@ -134,6 +143,8 @@ struct Dealt {
     ranks: u64,
     window: u64,
     given: u64,
+    /// How many items it had.
+    count: u64,
     /// Where that rank's source stood before it, and behind it.
     inner: Vec<u8>,
     behind: Vec<u8>,
@@ -185,7 +196,8 @@ impl<I: ItemIter> ShuffleIter<I> {
                 None => break,
             }
         }
-        if inner.state().as_ref() != Some(&dealt.behind) {
+        let is_same = items.len() as u64 == dealt.count;
+        if !is_same || inner.state().as_ref() != Some(&dealt.behind) {
             return Err(OTHERS.into());
         }
         let left = items
@@ -247,7 +259,8 @@ where
     fn state(&self) -> Option<Vec<u8>> {
         let windows = self.windows.state(Writer::new(Tag::Shuffle))?;
         let behind = self.windows.behind()?;
-        Some(State::write_of(&self.dealt, &windows, &behind))
+        let count = self.windows.count();
+        Some(State::write_of(&self.dealt, &windows, count, &behind))
     }
 
     fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
@@ -255,6 +268,7 @@ where
             dealt,
             windows,
             window,
+            count,
             behind,
             ..
         } = State::read(state)?;
@@ -264,10 +278,11 @@ where
         let windows = Reader::new(Tag::Shuffle, &windows)?;
         self.windows
             .seek(windows, |window, items| order.arrange(window, items))?;
-        if window > 0 && behind.is_some() && self.windows.behind() != behind {
-            return Err(OTHERS.into());
+        let is_same = self.windows.count() == count && self.windows.behind() == behind;
+        match window > 0 && behind.is_some() && !is_same {
+            true => Err(OTHERS.into()),
+            false => Ok(()),
         }
-        Ok(())
     }
 }
 
@@ -290,7 +305,8 @@ struct State {
     window: u64,
     given: u64,
     inner: Vec<u8>,
-    /// Where the source stood behind it.
+    /// How many items the window had, and where the source stood behind it.
+    count: u64,
     behind: Option<Vec<u8>>,
 }
 
@@ -304,6 +320,7 @@ impl State {
             size,
             window: 0,
             given: 0,
+            count: 0,
             behind: Some(inner.clone()),
             inner,
         }
@@ -311,29 +328,31 @@ impl State {
 
     fn write(self) -> Vec<u8> {
         let behind = self.behind.unwrap_or_default();
-        State::write_of(&self.dealt, &self.windows, &behind)
+        State::write_of(&self.dealt, &self.windows, self.count, &behind)
     }
 
-    fn write_of(dealt: &VecDeque<Dealt>, windows: &[u8], behind: &[u8]) -> Vec<u8> {
+    fn write_of(dealt: &VecDeque<Dealt>, windows: &[u8], count: u64, behind: &[u8]) -> Vec<u8> {
         let mut state = Writer::new(Tag::Shuffled).number(dealt.len() as u64);
         for Dealt {
             rank,
             ranks,
             window,
             given,
+            count,
             inner,
             behind,
         } in dealt
         {
-            let numbers = [rank, ranks, window, given].map(|number| *number);
+            let numbers = [rank, ranks, window, given, count].map(|number| *number);
             state = numbers.into_iter().fold(state, Writer::number);
             state = state.inner(inner).inner(behind);
         }
-        state.inner(windows).inner(behind).finish()
+        state.inner(windows).number(count).inner(behind).finish()
     }
 
     fn read(state: &[u8]) -> Result<State, BoxError> {
-        let (mut dealt, mut windows, mut behind) = (VecDeque::new(), state.to_vec(), None);
+        let (mut dealt, mut windows) = (VecDeque::new(), state.to_vec());
+        let (mut count, mut behind) = (0, None);
         // (An earlier version had the windows' state only.)
         if let Ok(mut state) = Reader::new(Tag::Shuffled, state) {
             for _ in 0..state.number()? {
@@ -342,11 +361,13 @@ impl State {
                     ranks: state.number()?,
                     window: state.number()?,
                     given: state.number()?,
+                    count: state.number()?,
                     inner: state.inner()?.to_vec(),
                     behind: state.inner()?.to_vec(),
                 });
             }
             windows = state.inner()?.to_vec();
+            count = state.number()?;
             behind = Some(state.inner()?.to_vec());
             state.end()?;
         }
@@ -361,6 +382,7 @@ impl State {
             window,
             given,
             inner,
+            count,
             behind,
         })
     }

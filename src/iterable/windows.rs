@@ -116,6 +116,11 @@ impl<I: ItemIter, T> Windows<I, T> {
         }
     }
 
+    /// How many things the window that is given out had.
+    pub(super) fn count(&self) -> u64 {
+        (self.given + self.current.len()) as u64
+    }
+
     /// Goes to a state, before the first item.
     pub(super) fn seek(
         &mut self,
