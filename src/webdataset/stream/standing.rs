@@ -37,7 +37,7 @@ impl Standing {
             open: Vec::new(),
             turn: 0,
             begun: VecDeque::new(),
-            untouched: vec![0..shards],
+            untouched: std::iter::once(0..shards).collect(),
             next: rank,
             step: ranks,
         }
