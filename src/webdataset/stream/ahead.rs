@@ -107,6 +107,11 @@ mod tests {
     use super::*;
     use crate::sync::thread;
 
+    fn start(gives: impl FnOnce() -> u64 + Send + 'static) -> thread::JoinHandle<u64> {
+        let named = thread::Builder::new().name("gives".to_owned());
+        named.spawn(gives).unwrap()
+    }
+
     #[test]
     fn what_is_given_is_taken_in_order_and_both_ends_may_go_first() {
         let (giver, taker) = ahead(10);
@@ -117,12 +122,6 @@ mod tests {
                 given += 1;
             }
             given
-        };
-        let start = |gives| {
-            thread::Builder::new()
-                .name("gives".to_owned())
-                .spawn(gives)
-                .unwrap()
         };
         let giver = start(gives);
         assert!((0..1_000).all(|number| taker.take() == Some(number)));
