@@ -417,6 +417,85 @@ fn four_ranks_are_killed_and_three_go_on() {
     assert!(given.into_iter().eq(0..samples));
 }
 
+/// Four processes, killed in mid-epoch as a machine is that loses power; three go on from what each had saved last.
+#[test]
+#[cfg(not(miri))]
+fn four_processes_are_killed_and_three_ranks_go_on() {
+    const FOLDER: &str = "PINFEED_TEST_FOLDER";
+    const RANK: &str = "PINFEED_TEST_RANK";
+    let sizes: Vec<u64> = (0..24).map(|shard| 40 + shard % 7).collect();
+    let source = |folder: &Path| {
+        let store = LocalFiles::open(folder.join("shards")).unwrap();
+        numbers(store).shuffle(60)
+    };
+    if let Some(folder) = std::env::var_os(FOLDER) {
+        let folder = PathBuf::from(folder);
+        let own: usize = std::env::var(RANK).unwrap().parse().unwrap();
+        let loader = loader(source(&folder), rank(own, 4), 3);
+        let mut given = Vec::new();
+        for batch in loader.epoch(0) {
+            given.extend(batch.unwrap());
+            // What a step leaves, all at once: what was trained on, and the state behind it.
+            let saved = serde_json::to_vec(&(&given, loader.state().to_string())).unwrap();
+            std::fs::write(folder.join(format!("{own}.new")), saved).unwrap();
+            std::fs::rename(
+                folder.join(format!("{own}.new")),
+                folder.join(format!("{own}.saved")),
+            )
+            .unwrap();
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::create_dir(folder.path().join("shards")).unwrap();
+    for (key, bytes) in &shards(&sizes).objects {
+        std::fs::write(folder.path().join("shards").join(key), bytes).unwrap();
+    }
+    let processes: Vec<_> = (0..4)
+        .map(|rank| {
+            let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+            let test = "shard_streams::four_processes_are_killed_and_three_ranks_go_on";
+            process
+                .args(["--exact", test])
+                .env(FOLDER, folder.path())
+                .env(RANK, rank.to_string());
+            process.stdout(std::process::Stdio::null()).spawn().unwrap()
+        })
+        .collect();
+    type Saved = (Vec<u64>, String);
+    let saved = |rank: usize| -> Option<Saved> {
+        serde_json::from_slice(&std::fs::read(folder.path().join(format!("{rank}.saved"))).ok()?)
+            .ok()
+    };
+    for (rank, mut process) in processes.into_iter().enumerate() {
+        while saved(rank).is_none_or(|(given, _)| given.len() < 20 + 30 * rank) {
+            assert!(
+                process.try_wait().unwrap().is_none(),
+                "rank {rank} has ended"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        process.kill().unwrap(); // SIGKILL
+        process.wait().unwrap();
+    }
+    let (mut given, mut states) = (Vec::new(), Vec::new());
+    for (samples, state) in (0..4).map(|rank| saved(rank).unwrap()) {
+        given.extend(samples);
+        states.push(state.parse().unwrap());
+    }
+    let samples: u64 = sizes.iter().sum();
+    assert!((given.len() as u64) < samples, "the epoch had not ended");
+    ranks(
+        &source(folder.path()),
+        &states,
+        &[usize::MAX; 3],
+        &mut given,
+    );
+    given.sort_unstable();
+    assert!(given.into_iter().eq(0..samples), "each sample once");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 40, failure_persistence: None, rng_seed: proptest::test_runner::RngSeed::Fixed(17), ..ProptestConfig::default() })]
 
