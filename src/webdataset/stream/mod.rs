@@ -235,7 +235,9 @@ impl<T: Send + 'static> IterableDataset for WebStream<T> {
             )),
         };
         let left: Result<Vec<Standing>, BoxError> = left.iter().map(standing).collect();
-        let dealt = Standing::deal(&left?, to.len() as u64);
+        let dealt = Standing::deal(&left?, to.len() as u64).ok_or(
+            "two of them have the same shard left, so they are not of one step: take those that all ranks saved at the same one",
+        )?;
         Ok(dealt.iter().map(Standing::write).collect())
     }
 }

@@ -57,8 +57,9 @@ impl Standing {
         })
     }
 
-    /// Deals what several ranks have left to so many others, all equally many shards, give or take one.
-    pub(super) fn deal(left: &[Standing], ranks: u64) -> Vec<Standing> {
+    /// Deals what several ranks have left to so many others, all equally many shards, give or take one. `None`: two have the same shard, so
+    /// they are not of one moment of one run.
+    pub(super) fn deal(left: &[Standing], ranks: u64) -> Option<Vec<Standing>> {
         let (mut begun, mut untouched) = (Vec::new(), Vec::new());
         for rank in left {
             begun.extend(rank.open.iter().chain(&rank.begun).copied());
@@ -70,6 +71,12 @@ impl Standing {
         }
         begun.sort_unstable_by_key(|begun| begun.place);
         untouched.sort_unstable();
+        let mut all: Vec<u64> = begun.iter().map(|begun| begun.place).collect();
+        all.extend(&untouched);
+        all.sort_unstable();
+        if all.windows(2).any(|pair| pair[0] == pair[1]) {
+            return None;
+        }
         let untouched = ranges(&untouched);
         let dealt = begun.len() as u64;
         let of_rank = |rank: u64| Standing {
@@ -86,7 +93,7 @@ impl Standing {
             next: (rank + ranks - dealt % ranks) % ranks,
             step: ranks,
         };
-        (0..ranks).map(of_rank).collect()
+        Some((0..ranks).map(of_rank).collect())
     }
 
     pub(super) fn write(&self) -> Vec<u8> {
@@ -126,7 +133,10 @@ impl Standing {
             };
             (begun.place < shards).then_some(begun)
         };
-        if count > open as u64 || (turn > 0 && turn >= count) || dealt > shards {
+        if count > open as u64
+            || (turn > 0 && turn >= count)
+            || count.saturating_add(dealt) > shards
+        {
             return None;
         }
         let opened: Option<Vec<Begun>> = (0..count).map(|_| begun()).collect();
@@ -265,7 +275,7 @@ mod tests {
             for (ranks, steps) in runs {
                 let mut begun = match left.take() {
                     None => (0..ranks).map(|rank| Standing::fresh(shards, rank, ranks)).collect(),
-                    Some(left) => Standing::deal(&left, ranks),
+                    Some(left) => Standing::deal(&left, ranks).unwrap(),
                 };
                 let counts = begun.iter().map(|standing: &Standing| rest(standing.clone()).len());
                 let (least, most) = (counts.clone().min().unwrap(), counts.max().unwrap());
@@ -298,6 +308,22 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn ranks_that_have_the_same_shard_are_not_of_one_moment() {
+        let [first, second] = [0, 1].map(|rank| Standing::fresh(9, rank, 2));
+        let alone = Standing::deal(&[first.clone(), second.clone()], 1);
+        let dealt = Standing::deal(&alone.unwrap(), 2).unwrap();
+        assert_eq!(Standing::deal(&[first.clone(), first.clone()], 3), None);
+        assert!(Standing::deal(&[first, dealt[1].clone()], 3).is_some());
+        let mut late = second;
+        late.open.push(Begun {
+            place: 4,
+            samples: 1,
+            offset: 512,
+        });
+        assert_eq!(Standing::deal(&[dealt[0].clone(), late], 3), None);
     }
 
     #[test]
