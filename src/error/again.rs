@@ -5,8 +5,8 @@ use std::fmt;
 
 use super::BoxError;
 
-/// An iterable could not give its next item for now. It is where it was, and tries again when it is asked again: no item is lost, and none is
-/// counted. What puts items of an iterable together (a window) goes on without it; what makes batches ends the one that it has begun.
+/// An iterable could not give its next item for now. It is where it was, and tries again when it is asked again: no item is lost, and none
+/// is counted. What puts items of an iterable together (a window) goes on without it; what makes batches ends the one that it has begun.
 ///
 /// It prints as the error inside, which is its [`source`](StdError::source).
 #[derive(Debug)]

@@ -76,8 +76,8 @@ impl<S: IterableDataset> Loaded<S> {
     }
 }
 
-/// Deals what is left of the source of some [`Loaded`]s to other ranks. Their items are numbered on behind all that were loaded, so that no two
-/// of a rank draw the same random numbers.
+/// Deals what is left of the source of some [`Loaded`]s to other ranks. Their items are numbered on behind all that were loaded, so that no
+/// two of a rank draw the same random numbers.
 pub(super) fn hand_over<S: IterableDataset>(
     source: &S,
     tag: Tag,

@@ -14,7 +14,8 @@ use crate::pipeline::Start;
 /// from there, on any number of workers, with any batch size. It counts what the iterator gave out, not what was pulled ahead.
 ///
 /// *Each rank has its own*, so save one for each rank: an iterable is split by its source, and the loader does not know how. So a run is
-/// resumed on as many ranks as before. A source that can be dealt to others ([`IterableDataset::hand_over`]) goes on with any number of them: by
+/// resumed on as many ranks as before. A source that can be dealt to others ([`IterableDataset::hand_over`]) goes on with any number of
+/// them: by
 /// [`DataLoader::hand_over`](crate::DataLoader::hand_over), of the states of all.
 ///
 /// [`IterableDataset::hand_over`]: crate::iterable::IterableDataset::hand_over

@@ -121,8 +121,9 @@ impl WebDatasetBuilder {
         self
     }
 
-    /// How much of a shard is read at once, about. (Of a stream: [`stream`](WebDatasetBuilder::stream).) Default: 8 MiB; less where all shards together are smaller than 24 GiB, so that there
-    /// are 3,072 extents all the same (384 that are open at a time, eight times over), but 64 KiB at least.
+    /// How much of a shard is read at once, about. (Of a stream: [`stream`](WebDatasetBuilder::stream).) Default: 8 MiB; less where all
+    /// shards together are smaller than 24 GiB, so that there are 3,072 extents all the same (384 that are open at a time, eight times
+    /// over), but 64 KiB at least.
     ///
     /// Larger extents are fewer requests. Smaller ones mix better, and take less memory. It decides the order, so another size is refused
     /// where a run is resumed.
@@ -173,14 +174,15 @@ impl WebDatasetBuilder {
     /// Finds the shards, and makes a stream of them: without an index, each read from its front. They may be compressed, by gzip or
     /// Zstandard. Samples are what `decode` makes of those in the shards, as with [`build`](WebDatasetBuilder::build).
     ///
-    /// The shards' folder is listed once, and no shard is read yet. A folder names all `.tar`, `.tar.gz`, `.tgz`, `.tar.zst` and `.tzst` in it.
+    /// The shards' folder is listed once, and no shard is read yet. A folder names all `.tar`, `.tar.gz`, `.tgz`, `.tar.zst` and `.tzst` in
+    /// it.
     /// [`extent_bytes`](WebDatasetBuilder::extent_bytes) is how much is read at once, 4 MiB by default; it does not decide the order.
     ///
     /// # Errors
     ///
     /// If the pattern is none, a shard is missing, or the folder has none; if a shard is there twice, compressed and not
-    /// ([`Error::Source`]). [`Error::InvalidOption`] for an index, of which a stream has no use. What is wrong with a shard's contents is an
-    /// error when it is read ([`WebStream`]).
+    /// ([`Error::Source`]). [`Error::InvalidOption`] for an index, of which a stream has no use. What is wrong with a shard's contents is
+    /// an error when it is read ([`WebStream`]).
     ///
     /// # Examples
     ///

@@ -1,5 +1,5 @@
-//! Text that was crawled, in shards compressed by Zstandard, some of which are damaged: what is too short is left out, what cannot be read is
-//! counted, and what is left is packed into rows of tokens.
+//! Text that was crawled, in shards compressed by Zstandard, some of which are damaged: what is too short is left out, what cannot be read
+//! is counted, and what is left is packed into rows of tokens.
 
 use std::error::Error;
 use std::fs;

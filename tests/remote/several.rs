@@ -1,5 +1,5 @@
-//! One suite for several servers: ours, which every run of the tests starts, and those of others (s3s-fs, moto, nginx), which `ci/servers.sh`
-//! installs. Shards are read from them as they are, and through a [`Proxy`] that fails.
+//! One suite for several servers: ours, which every run of the tests starts, and those of others (s3s-fs, moto, nginx), which
+//! `ci/servers.sh` installs. Shards are read from them as they are, and through a [`Proxy`] that fails.
 
 use std::collections::BTreeSet;
 use std::io::Write;

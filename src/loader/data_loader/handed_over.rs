@@ -12,9 +12,9 @@ impl<B: Batch> DataLoader<B, Iterable> {
     /// Returns the state of this rank, of a run that goes on with another number of ranks. `states` are those of *all* ranks of the run
     /// before, in any order, which they saved at the same step. [`resume`](DataLoader::resume) goes on from it.
     ///
-    /// Each sample that no rank was given comes once in what is left of the epoch, on one rank, in another order. Each rank comes to the same,
-    /// without a message to another. Some ranks may have more left than others, and near the epoch's end some nothing at all. The epochs behind it
-    /// are those of a run that was never interrupted.
+    /// Each sample that no rank was given comes once in what is left of the epoch, on one rank, in another order. Each rank comes to the
+    /// same, without a message to another. Some ranks may have more left than others, and near the epoch's end some nothing at all. The
+    /// epochs behind it are those of a run that was never interrupted.
     ///
     /// On as many ranks as before, it is this rank's own state, from which the order is the same.
     ///

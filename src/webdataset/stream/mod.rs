@@ -50,11 +50,11 @@ const OPEN_SHARDS: usize = 4;
 /// *Shuffling*: [`shuffle`](IterableDataset::shuffle), by windows, behind it. It comes first in the chain, so that a run can go on with
 /// other ranks.
 ///
-/// *Resuming* is exact, also on another number of ranks: [`DataLoader::hand_over`](crate::DataLoader::hand_over). A shard that is compressed is
-/// decompressed from its front again, and one that is not is read from where its next sample begins.
+/// *Resuming* is exact, also on another number of ranks: [`DataLoader::hand_over`](crate::DataLoader::hand_over). A shard that is
+/// compressed is decompressed from its front again, and one that is not is read from where its next sample begins.
 ///
-/// *Memory*: for each open shard two ranges of 4 MiB ([`extent_bytes`](super::WebDatasetBuilder::extent_bytes)), and 8 MiB of samples that are
-/// ahead, or one sample that is larger. Two threads of its own read and decompress it, whatever the number of workers.
+/// *Memory*: for each open shard two ranges of 4 MiB ([`extent_bytes`](super::WebDatasetBuilder::extent_bytes)), and 8 MiB of samples that
+/// are ahead, or one sample that is larger. Two threads of its own read and decompress it, whatever the number of workers.
 ///
 /// # Errors
 ///
@@ -64,9 +64,9 @@ const OPEN_SHARDS: usize = 4;
 /// - A sample that lacks a field, has one twice, or the key of another before it in its shard, is an error in its place.
 /// - A shard that cannot be read any further (cut off, damaged, a wrong checksum, gone from its store) is one error, in place of all that
 ///   would follow in it. Samples before that have come.
-/// - A store that does not answer for now ([`Temporary`](crate::error::Temporary)) costs no sample. The batch that is being made is that error, and
-///   the next one asks again, at the same place: as long as the program goes on, or [`OnError::Skip`](crate::loader::OnError::Skip) allows. So a run
-///   that stops at the error resumes exactly.
+/// - A store that does not answer for now ([`Temporary`](crate::error::Temporary)) costs no sample. The batch that is being made is that
+///   error, and the next one asks again, at the same place: as long as the program goes on, or
+///   [`OnError::Skip`](crate::loader::OnError::Skip) allows. So a run that stops at the error resumes exactly.
 ///
 /// If there are fewer shards than ranks, the stream does not open.
 ///
