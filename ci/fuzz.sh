@@ -2,10 +2,10 @@
 # libFuzzer feeds both JPEG decoders, and all others, with damaged pictures, and what reads files of arrays and tokens with those: a panic of
 # ours, a memory error, a file that takes 10 s or 256 MB at once is a failure. The files that it starts from are the tests' own.
 #
-# "encoded" is the reading of files that a device is to decode. "shards" (tar shards and indexes of them) and "arrays" (files of arrays and tokens)
-# have no part in the decoders.
+# "encoded" is the reading of files that a device is to decode. "shards" (tar shards and indexes of them), "streams" (compressed shards) and
+# "arrays" (files of arrays and tokens) have no part in the decoders.
 #
-#     ci/fuzz.sh              30 s with each JPEG decoder and program, and with "arrays" and "shards"
+#     ci/fuzz.sh              30 s with each JPEG decoder and program, and with "arrays", "shards" and "streams"
 #     FUZZ_SECONDS=600 ci/fuzz.sh
 #
 # It is built as `cargo fuzz` would build it, which needs not be installed for it: by nightly, with the address sanitizer and
@@ -54,4 +54,5 @@ for decoder in "${decoders[@]}"; do
 done
 fuzz arrays arrays tests/fixtures/arrays
 fuzz shards shards tests/fixtures/shards
-note "$seconds s with each of: ${decoders[*]}, ${programs[*]}; and with arrays and shards"
+fuzz streams streams tests/fixtures/streams tests/fixtures/shards
+note "$seconds s with each of: ${decoders[*]}, ${programs[*]}; and with arrays, shards and streams"

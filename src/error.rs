@@ -1,5 +1,6 @@
 //! The error type: what went wrong, where, and what to do about it.
 
+mod again;
 mod display;
 mod document;
 mod interrupted;
@@ -14,6 +15,7 @@ use self::display::FieldName;
 use self::shapes::what_fits;
 use crate::shape::{DType, Shape};
 
+pub(crate) use again::Again;
 pub use document::DocumentError;
 pub use interrupted::Interrupted;
 pub use item::ItemError;

@@ -77,7 +77,7 @@
 //! | `tokio` | no | requests of a slow source as tasks of the program's runtime ([`dataset::Staged`]) |
 //! | `tracing` | no | spans around loading, pulling, collating, pinning, sending, uploads, and the consumer's waits |
 //! | `nvtx` | no | the same as ranges of NVTX, in the domain `pinfeed`, which `nsys profile --trace=cuda,nvtx` shows beside the GPU's work; without a profiler they do nothing, and nothing of CUDA is needed to build them |
-//! | `webdataset` | no | WebDataset tar shards, in a folder or a store, with an index: [`webdataset`] |
+//! | `webdataset` | no | WebDataset tar shards, in a folder or a store, with an index, or compressed and read as a stream: [`webdataset`] |
 //! | `testing` | no | `Device::hostile`: a CPU device that delays, fails and runs out of memory, to test your own program |
 //!
 //! # Warnings

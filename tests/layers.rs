@@ -37,7 +37,7 @@ const NO_EXAMPLE: &[&str] = &[
     "Change", "Colour", "Cut", "Warp", "erase", "DecoderLimits", "Drawing", "Encoded", "EncodedPicture", "Filter", "OnCpu", "PlaneLayout", "Planes", "Sampling",
     "BucketByLengthIter", "Chain", "ChainIter", "Either", "FilterIter", "FlatMap", "FlatMapIter", "Lines", "LinesIter", "Mixture", "MixtureIter", "PackedIter", "Pieces", "Repeat", "RepeatIter", "Shuffle", "ShuffleIter",
     "Skip", "SkipIter", "Take", "TakeIter",
-    "IntoFileBytes", "Token", "WideWindows",
+    "IntoFileBytes", "Token", "WideWindows", "StreamedSample", "WebStreamIter",
     "BoxError", "Cached", "Extent", "OnRuntime", "CollateFn", "Described", "Map", "Result", "Stack", "TensorRows", "Zip",
 ];
 

@@ -3,7 +3,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::{BoxError, Interrupted};
+use super::{Again, BoxError, Interrupted};
 
 /// An item of an iterable could not be had, for a [`Filter`](crate::iterable::Filter), a [`FlatMap`](crate::iterable::FlatMap) or a
 /// [`BucketByLength`](crate::iterable::BucketByLength), which load items while they pull them.
@@ -23,7 +23,7 @@ pub struct ItemError {
 impl ItemError {
     /// Says of an error which item it is of. One that says so already is left as it is: the innermost source is the program's own.
     pub(crate) fn of(item: u64, part: Option<u64>, cause: BoxError) -> BoxError {
-        match cause.is::<ItemError>() || cause.is::<Interrupted>() {
+        match cause.is::<ItemError>() || cause.is::<Interrupted>() || cause.is::<Again>() {
             true => cause,
             false => ItemError { item, part, cause }.into(),
         }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
-use super::{ItemIter, IterableDataset, Shard, progress};
+use super::{ItemIter, IterableDataset, Left, Shard, progress};
 use crate::error::BoxError;
 use crate::rng::SampleRng;
 use crate::sync::Arc;
@@ -41,6 +41,10 @@ where
 
     fn fingerprint(&self) -> u32 {
         self.source.fingerprint()
+    }
+
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
+        self.source.hand_over(epoch, left, to)
     }
 }
 

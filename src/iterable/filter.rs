@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::loaded::Loaded;
+use super::loaded::{Loaded, hand_over};
 use super::state::{Tag, fingerprint};
-use super::{ItemIter, IterableDataset, Shard, progress};
+use super::{ItemIter, IterableDataset, Left, Shard, progress};
 use crate::error::{BoxError, ItemError};
 use crate::rng::SampleRng;
 use crate::sync::Arc;
@@ -46,6 +46,10 @@ where
 
     fn fingerprint(&self) -> u32 {
         fingerprint(Tag::Filter, [u64::from(self.source.fingerprint())])
+    }
+
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
+        hand_over(&*self.source, Tag::Filter, epoch, left, to)
     }
 }
 

@@ -3,7 +3,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::state::{Reader, Tag, Writer};
-use super::{ItemIter, IterableDataset, Shard, progress, scramble};
+use super::{ItemIter, IterableDataset, Left, Shard, progress, scramble};
 use crate::error::{BoxError, panic_message};
 use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
@@ -74,6 +74,35 @@ impl<S: IterableDataset> Loaded<S> {
         self.inner.seek(state.inner()?)?;
         state.end()
     }
+}
+
+/// Deals what is left of the source of some [`Loaded`]s to other ranks. Their items are numbered on behind all that were loaded, so that no
+/// two of a rank draw the same random numbers.
+pub(super) fn hand_over<S: IterableDataset>(
+    source: &S,
+    tag: Tag,
+    epoch: u64,
+    left: &[Left],
+    to: &[Shard],
+) -> Result<Vec<Vec<u8>>, BoxError> {
+    let (mut next, mut within) = (0, Vec::new());
+    for rank in left {
+        let inner = match rank.state() {
+            None => None,
+            Some(state) => {
+                let mut state = Reader::new(tag, state)?;
+                next = state.number()?.max(next);
+                let inner = state.inner()?.to_vec();
+                state.end()?;
+                Some(inner)
+            }
+        };
+        within.push(rank.of_child(0, inner));
+    }
+    let children: Vec<Shard> = to.iter().map(|shard| shard.of_child(0)).collect();
+    let dealt = source.hand_over(epoch, &within, &children)?.into_iter();
+    let state = |inner: Vec<u8>| Writer::new(tag).number(next).inner(&inner).finish();
+    Ok(dealt.map(state).collect())
 }
 
 /// Runs the program's code. What it panics with is an error, which says when.

@@ -46,8 +46,9 @@
 //! rank share its one iterable, so nothing is split over them, or comes twice.
 //!
 //! So what comes depends on the number of ranks, unlike with data sets that have an index: each rank shuffles and packs what its shard
-//! gives it, and random numbers are keyed by the rank and the item's number on it. A run can be repeated, and resumed, only on the same
-//! number of ranks. Several *devices* of one process are ranks, too: an iterable's epoch goes to one device, so let each have a loader of
+//! gives it, and random numbers are keyed by the rank and the item's number on it. A run can be repeated only on the same number of ranks.
+//! It is resumed on as many, too, but for sources that can deal what is left of an epoch to others
+//! ([`hand_over`](IterableDataset::hand_over)). Several *devices* of one process are ranks, too: an iterable's epoch goes to one device, so let each have a loader of
 //! its own, whose [`World`](crate::loader::World) counts it.
 //!
 //! If ranks have different numbers of items, they have different numbers of batches. Where each step is a collective operation, end
@@ -58,6 +59,7 @@ mod buckets;
 mod filter;
 mod flat_map;
 mod from_fn;
+mod left;
 mod lines;
 mod loaded;
 mod mix;
@@ -75,6 +77,7 @@ pub use buckets::{BucketByLength, BucketByLengthIter};
 pub use filter::{Filter, FilterIter};
 pub use flat_map::{FlatMap, FlatMapIter};
 pub use from_fn::{FromFn, from_fn};
+pub use left::Left;
 pub use lines::{Line, Lines, LinesIter, lines};
 pub use mix::{Mixture, MixtureIter, mix};
 pub use pack::{Packed, PackedIter, Pieces};
@@ -200,6 +203,22 @@ pub trait IterableDataset: Send + Sync + 'static {
     /// itself, with its numbers.
     fn fingerprint(&self) -> u32 {
         0
+    }
+
+    /// Deals what ranks have left of an epoch to other ranks, as many as `to` has. Returns a state for each of these:
+    /// [`seek`](ItemIter::seek) of an iterator that was opened with its shard goes on there. A rank that has nothing left is not among
+    /// `left`. [`DataLoader::hand_over`](crate::DataLoader::hand_over) calls it, on each rank, which all must come to the same.
+    ///
+    /// A source that consists of parts (files, shards) implements it: a state says which parts are left, and how far the open ones
+    /// were read, in terms that are no rank's own. `map`, `filter` and `shuffle` pass it on to their source. Default: an error, for the
+    /// source is bound to its ranks.
+    ///
+    /// # Errors
+    ///
+    /// If the source is bound to its ranks, or a state is none of this source.
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
+        let _ = (epoch, left, to);
+        Err(left::bound())
     }
 
     /// Changes each sample with `f`, on the worker that loads it.
@@ -638,5 +657,9 @@ impl<S: IterableDataset> IterableDataset for Arc<S> {
 
     fn fingerprint(&self) -> u32 {
         (**self).fingerprint()
+    }
+
+    fn hand_over(&self, epoch: u64, left: &[Left], to: &[Shard]) -> Result<Vec<Vec<u8>>, BoxError> {
+        (**self).hand_over(epoch, left, to)
     }
 }

@@ -20,6 +20,7 @@ pub(super) enum Tag {
     FlatMap = 11,
     Buckets = 12,
     Loaded = 13,
+    Shuffled = 14,
 }
 
 /// The fingerprint of a source that is made of others: what it is, and its numbers, among which are the fingerprints of the others.

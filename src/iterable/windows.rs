@@ -5,7 +5,7 @@
 
 use super::state::{Reader, Writer, wrong};
 use super::{ItemIter, progress};
-use crate::error::{BoxError, Interrupted};
+use crate::error::{Again, BoxError, Interrupted};
 use crate::rng::SampleRng;
 
 /// The windows of an iterable, and what comes of them.
@@ -23,9 +23,12 @@ pub(super) struct Windows<I: ItemIter, T> {
     /// The items of the window after it, as far as they were pulled.
     next: Vec<Result<I::Item, BoxError>>,
     is_over: bool,
-    /// Where the iterable inside stood before this window and before the next, if it can say so.
+    /// Where the iterable inside stood before this window, behind it, and before the next, if it can say so.
     state: Option<Vec<u8>>,
+    behind: Option<Vec<u8>>,
     next_state: Option<Vec<u8>>,
+    /// The iterable inside had nothing to give for now, which is to be told next.
+    failed: Option<BoxError>,
 }
 
 /// The items of a window, in the iterable's order.
@@ -42,7 +45,9 @@ impl<I: ItemIter, T> Windows<I, T> {
             next: Vec::new(),
             is_over: false,
             state: None,
+            behind: None,
             next_state: None,
+            failed: None,
         }
     }
 
@@ -51,15 +56,19 @@ impl<I: ItemIter, T> Windows<I, T> {
         &mut self,
         arrange: impl Fn(u64, Items<I>) -> Vec<Result<T, BoxError>>,
     ) -> Option<Result<T, BoxError>> {
+        if let Some(failed) = self.failed.take() {
+            return Some(Err(failed));
+        }
         while self.current.is_empty() {
-            if let Err(interrupted) = self.pull(self.size) {
-                return Some(Err(interrupted.into()));
+            if let Err(error) = self.pull(self.size) {
+                return Some(Err(error));
             }
             if self.next.is_empty() {
                 return None;
             }
             self.current = arrange(self.window, std::mem::take(&mut self.next));
             self.state = self.next_state.take();
+            self.behind = self.inner.state();
             self.window += 1;
             self.given = 0;
         }
@@ -68,20 +77,19 @@ impl<I: ItemIter, T> Windows<I, T> {
         // The next window is filled while this one is given out, so that no call takes much longer than another.
         let all = self.given + self.current.len();
         let share = self.size as u128 * self.given as u128;
-        match self.pull(share.div_ceil(all as u128) as usize) {
-            Ok(()) => given,
-            Err(interrupted) => Some(Err(interrupted.into())),
-        }
+        self.failed = self.pull(share.div_ceil(all as u128) as usize).err();
+        given
     }
 
-    /// Pulls items until there are so many of the next window.
-    fn pull(&mut self, count: usize) -> Result<(), Interrupted> {
+    /// Pulls items until there are so many of the next window. An error is none of these.
+    fn pull(&mut self, count: usize) -> Result<(), BoxError> {
         while !self.is_over && self.next.len() < count {
             progress()?;
             if self.next.is_empty() {
                 self.next_state = self.inner.state();
             }
             match self.inner.next() {
+                Some(Err(error)) if error.is::<Again>() => return Err(error),
                 Some(item) => self.next.push(item),
                 None => self.is_over = true,
             }
@@ -92,11 +100,25 @@ impl<I: ItemIter, T> Windows<I, T> {
     /// Adds where the iterable stands to a state.
     pub(super) fn state(&self, state: Writer) -> Option<Vec<u8>> {
         let inner = match self.window {
-            0 => self.inner.state()?,
+            0 => self.behind()?,
             _ => self.state.clone()?,
         };
         let state = state.number(self.size as u64).number(self.window);
         Some(state.number(self.given as u64).inner(&inner).finish())
+    }
+
+    /// Where the iterable inside stood behind the window that is given out; before the first, if there is none yet.
+    pub(super) fn behind(&self) -> Option<Vec<u8>> {
+        match self.window {
+            0 if self.next.is_empty() => self.inner.state(),
+            0 => self.next_state.clone(),
+            _ => self.behind.clone(),
+        }
+    }
+
+    /// How many things the window that is given out had.
+    pub(super) fn count(&self) -> u64 {
+        (self.given + self.current.len()) as u64
     }
 
     /// Goes to a state, before the first item.
@@ -121,8 +143,16 @@ impl<I: ItemIter, T> Windows<I, T> {
         self.window = before;
         for _ in 0..given {
             progress()?;
+            if let Some(failed) = self.failed.take() {
+                return Err(failed);
+            }
             // (The iterable inside gives what it gave then.)
-            self.next(&arrange).ok_or_else(wrong)?.ok();
+            match self.next(&arrange).ok_or_else(wrong)? {
+                Err(error) if error.is::<Again>() || error.is::<Interrupted>() => {
+                    return Err(error);
+                }
+                _ => {}
+            }
             if self.window != window {
                 return Err(wrong());
             }

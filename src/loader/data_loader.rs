@@ -2,6 +2,7 @@
 
 mod builder;
 mod builders;
+mod handed_over;
 mod indexed;
 mod iterable;
 
@@ -248,7 +249,8 @@ impl<B: Batch, K: Kind> DataLoader<B, K> {
     /// - With a [`LoaderState`](super::LoaderState), on another number of ranks, each of the samples that are left comes once, in the same order. Resuming takes
     ///   no longer than beginning an epoch. The state may be from any rank. (Not within an epoch with
     ///   [`in_order(false)`](Builder::in_order): [what it says in any order](super::LoaderState#in-any-order).)
-    /// - With an [`IterableState`](super::IterableState), each rank goes on from its own state, on as many ranks. If the source said where it stood, it goes there
+    /// - With an [`IterableState`](super::IterableState), each rank goes on from its own state, on as many ranks; on another number, from the one
+    ///   that [`hand_over`](DataLoader::hand_over) makes. If the source said where it stood, it goes there
     ///   at once ([`ItemIter::seek`](crate::iterable::ItemIter::seek)). Otherwise, as many items as were given out are pulled again and
     ///   dropped: none of them is loaded, but reading them takes as long as reading does.
     ///

@@ -6,6 +6,8 @@ use super::last::Last;
 use super::state::Owner;
 use super::stats::Stats;
 use crate::batch::Batch;
+use crate::error::BoxError;
+use crate::iterable::{Left, Shard};
 use crate::pipeline::{EpochHandle, Pipeline, Start, Threads};
 use crate::sync::{Arc, AtomicU64, Mutex, MutexGuard, OnceLock, Within, is_within_code_of};
 
@@ -24,9 +26,15 @@ pub(super) struct Order {
     pub(super) seed: u64,
     /// How many samples the data set has, and its fingerprint.
     pub(super) data: Box<dyn Fn() -> (u64, u32) + Send + Sync>,
+    /// Deals what is left of an epoch of an iterable to other ranks. `None`: the data set has an index.
+    pub(super) hand_over: Option<Box<HandOver>>,
     /// What the states of this loader belong to. It is found out when it is first needed.
     pub(super) owner: OnceLock<Owner>,
 }
+
+/// [`IterableDataset::hand_over`](crate::iterable::IterableDataset::hand_over) of the loader's source.
+pub(super) type HandOver =
+    dyn Fn(u64, &[Left], &[Shard]) -> std::result::Result<Vec<Vec<u8>>, BoxError> + Send + Sync;
 
 impl<B: Batch> LoaderInner<B> {
     pub(super) fn new(threads: Threads<B>, order: Order) -> LoaderInner<B> {
@@ -44,6 +52,20 @@ impl<B: Batch> LoaderInner<B> {
 
     pub(super) fn seed(&self) -> u64 {
         self.order.seed
+    }
+
+    /// Deals what is left of an iterable's epoch to other ranks.
+    pub(super) fn hand_over(
+        &self,
+        epoch: u64,
+        left: &[Left],
+        to: &[Shard],
+    ) -> std::result::Result<Vec<Vec<u8>>, BoxError> {
+        let _within = Within::code_of(&self.order);
+        match &self.order.hand_over {
+            Some(hand_over) => hand_over(epoch, left, to),
+            None => Err("the data set has an index".into()),
+        }
     }
 
     /// What states belong to, if so many devices share each epoch.

@@ -14,7 +14,11 @@ use crate::pipeline::Start;
 /// from there, on any number of workers, with any batch size. It counts what the iterator gave out, not what was pulled ahead.
 ///
 /// *Each rank has its own*, so save one for each rank: an iterable is split by its source, and the loader does not know how. So a run is
-/// resumed on as many ranks as before.
+/// resumed on as many ranks as before. A source that can be dealt to others ([`IterableDataset::hand_over`]) goes on with any number of
+/// them: by
+/// [`DataLoader::hand_over`](crate::DataLoader::hand_over), of the states of all.
+///
+/// [`IterableDataset::hand_over`]: crate::iterable::IterableDataset::hand_over
 ///
 /// # Format
 ///
@@ -101,10 +105,15 @@ impl IterableState {
         self.source.clone()
     }
 
-    /// Refuses to go on with what the state does not belong to, and says which of it.
-    pub(super) fn check(&self, loader: IterableOwner) -> Result<()> {
+    /// What it belongs to. `None`: the beginning of any run.
+    pub(super) fn owner(&self) -> Option<IterableOwner> {
+        self.owner
+    }
+
+    /// What of the run differs, but for its ranks.
+    pub(super) fn differences(&self, loader: IterableOwner) -> Vec<String> {
         let Some(saved) = self.owner else {
-            return Ok(());
+            return Vec::new();
         };
         let mut differences = Vec::new();
         if saved.data.is_some_and(|data| Some(data) != loader.data) {
@@ -119,9 +128,18 @@ impl IterableState {
                 saved.seed, loader.seed
             ));
         }
+        differences
+    }
+
+    /// Refuses to go on with what the state does not belong to, and says which of it.
+    pub(super) fn check(&self, loader: IterableOwner) -> Result<()> {
+        let Some(saved) = self.owner else {
+            return Ok(());
+        };
+        let mut differences = self.differences(loader);
         if saved.ranks != loader.ranks {
             differences.push(format!(
-                "it is of {} ranks, and there are {}: an iterable is split by its source, and goes on with as many ranks only",
+                "it is of {} ranks, and there are {}: an iterable is split by its source, and goes on with as many ranks only, or from the states of all of them (DataLoader::hand_over)",
                 saved.ranks, loader.ranks
             ));
         } else if saved.rank != loader.rank {

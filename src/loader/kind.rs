@@ -12,6 +12,7 @@ use super::state::LoaderState;
 use crate::error::Error;
 
 pub(super) use self::indexed::state_from;
+pub(super) use self::iterable::owner;
 pub(super) use self::sealed::{Begun, GoesOn, Stands};
 
 /// The kind of a loader whose samples have indices, and so a number: [`DataLoader::builder`](crate::DataLoader::builder) makes it. It is the default, so that

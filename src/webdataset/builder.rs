@@ -7,10 +7,12 @@ use super::dali;
 use super::dataset::{Inner, WebDataset};
 use super::error::{Cause, ShardError};
 use super::extent::{Shard, cut};
+use super::fields::Fields;
 use super::find;
 use super::index::ShardIndex;
 use super::kept;
 use super::sample::WebSample;
+use super::stream::{Shards, StreamedShard, WebStream};
 use super::wids;
 use crate::error::{BoxError, Error, Result};
 use crate::rng::SampleRng;
@@ -24,6 +26,9 @@ const AT_ONCE: usize = 16;
 
 /// How many extents there are where shards are small: eight for each that is open, as `BlockSampler` wants for its usual 384.
 const USUAL_EXTENTS: u64 = 8 * 384;
+
+/// How much of a shard a stream reads at once: a store that takes 50 ms to begin sends about as much in that time.
+const STREAMED_AT_ONCE: u64 = 4 << 20;
 
 /// How large an index of others may be.
 const MAX_INDEX_BYTES: u64 = 1 << 30;
@@ -52,8 +57,7 @@ const MAX_INDEX_BYTES: u64 = 1 << 30;
 pub struct WebDatasetBuilder {
     store: Arc<dyn Store>,
     shards: Named,
-    fields: Vec<Wanted>,
-    skip_incomplete: bool,
+    fields: Fields,
     extent_bytes: Option<u64>,
     kept_in: Option<PathBuf>,
     dali: Option<String>,
@@ -64,17 +68,6 @@ enum Named {
     Pattern(String),
     /// By the index called this, which says how many samples each has.
     Wids(String, Vec<(String, u64)>),
-}
-
-struct Wanted {
-    names: Vec<String>,
-    is_required: bool,
-}
-
-impl Wanted {
-    fn text(&self) -> String {
-        self.names.join(";")
-    }
 }
 
 impl WebDatasetBuilder {
@@ -98,8 +91,7 @@ impl WebDatasetBuilder {
         WebDatasetBuilder {
             store,
             shards,
-            fields: Vec::new(),
-            skip_incomplete: false,
+            fields: Fields::default(),
             extent_bytes: None,
             kept_in: None,
             dali: None,
@@ -112,33 +104,26 @@ impl WebDatasetBuilder {
     /// Default: all fields are read, and none is required. Once a field was chosen, only chosen ones are read, apart from what lies
     /// between them in the shard and is no longer than 1 MiB.
     pub fn field(mut self, names: &str) -> WebDatasetBuilder {
-        self.want(names, true);
+        self.fields.add(names, true);
         self
     }
 
     /// Reads this field of the samples that have it.
     pub fn optional_field(mut self, names: &str) -> WebDatasetBuilder {
-        self.want(names, false);
+        self.fields.add(names, false);
         self
-    }
-
-    fn want(&mut self, names: &str, is_required: bool) {
-        let names = names
-            .split(';')
-            .map(|name| name.trim().to_lowercase())
-            .collect();
-        self.fields.push(Wanted { names, is_required });
     }
 
     /// Whether samples that lack a [`field`](WebDatasetBuilder::field) are left out, and counted in the log. Default: no, and `build`
-    /// refuses the first.
+    /// refuses the first; in a stream, each is an error.
     pub fn skip_incomplete(mut self, skip: bool) -> WebDatasetBuilder {
-        self.skip_incomplete = skip;
+        self.fields.skip_incomplete = skip;
         self
     }
 
-    /// How much of a shard is read at once, about. Default: 8 MiB; less where all shards together are smaller than 24 GiB, so that there
-    /// are 3,072 extents all the same (384 that are open at a time, eight times over), but 64 KiB at least.
+    /// How much of a shard is read at once, about. (Of a stream: [`stream`](WebDatasetBuilder::stream).) Default: 8 MiB; less where all
+    /// shards together are smaller than 24 GiB, so that there are 3,072 extents all the same (384 that are open at a time, eight times
+    /// over), but 64 KiB at least.
     ///
     /// Larger extents are fewer requests. Smaller ones mix better, and take less memory. It decides the order, so another size is refused
     /// where a run is resumed.
@@ -186,24 +171,86 @@ impl WebDatasetBuilder {
         Ok(WebDataset::new(inner, decode))
     }
 
-    fn inner(self) -> Result<Inner, BoxError> {
+    /// Finds the shards, and makes a stream of them: without an index, each read from its front. They may be compressed, by gzip or
+    /// Zstandard. Samples are what `decode` makes of those in the shards, as with [`build`](WebDatasetBuilder::build).
+    ///
+    /// The shards' folder is listed once, and no shard is read yet. A folder names all `.tar`, `.tar.gz`, `.tgz`, `.tar.zst` and `.tzst` in
+    /// it.
+    /// [`extent_bytes`](WebDatasetBuilder::extent_bytes) is how much is read at once, 4 MiB by default; it does not decide the order.
+    ///
+    /// # Errors
+    ///
+    /// If the pattern is none, a shard is missing, or the folder has none; if a shard is there twice, compressed and not
+    /// ([`Error::Source`]). [`Error::InvalidOption`] for an index, of which a stream has no use. What is wrong with a shard's contents is
+    /// an error when it is read ([`WebStream`]).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::webdataset::WebDataset;
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/shards");
+    /// let shards = WebDataset::open(&format!("{folder}/train.tar.gz"))?;
+    /// let samples = shards.field("cls").stream(|sample, _rng| Ok(sample.number::<i64>("cls")?))?;
+    /// let batch = pinfeed::DataLoader::iterable(samples).batch_size(3).build()?.epoch(0).next().unwrap()?;
+    /// assert_eq!(batch.as_slice(), [0, 1, 2]);
+    /// # Ok::<(), pinfeed::BoxError>(())
+    /// ```
+    pub fn stream<T, F>(self, decode: F) -> Result<WebStream<T>>
+    where
+        F: Fn(WebSample<'_>, &mut SampleRng) -> Result<T, BoxError> + Send + Sync + 'static,
+    {
+        let shards = self.streamed().map_err(Error::of_source)?;
+        Ok(WebStream::new(shards, decode))
+    }
+
+    fn streamed(self) -> Result<Shards, BoxError> {
+        self.check()?;
+        let index = (self.kept_in.is_some(), self.dali.is_some());
+        if let (true, _) | (_, true) = index {
+            let option = if index.0 { "keep_index" } else { "dali_index" };
+            let reason = "a stream reads shards from their front, without an index: leave it out, or call `build`".to_owned();
+            return Err(Error::option(option, reason).into());
+        }
+        let objects = self.objects(find::STREAMED)?;
+        let expected = |at: usize| match &self.shards {
+            Named::Pattern(_) => None,
+            Named::Wids(index, shards) => {
+                let (_, samples) = shards.get(at)?;
+                Some((self.store.locate(index), *samples))
+            }
+        };
+        let shard = |(at, object): (usize, Object)| StreamedShard {
+            key: object.key.as_str().into(),
+            place: self.store.locate(&object.key).into(),
+            expected: expected(at),
+            object,
+        };
+        let list: Vec<StreamedShard> = objects.into_iter().enumerate().map(shard).collect();
+        if u32::try_from(list.len()).is_err() {
+            return Err("there are more than 4,294,967,295 shards".into());
+        }
+        Ok(Shards {
+            list,
+            wanted: self.fields,
+            range_bytes: self.extent_bytes.unwrap_or(STREAMED_AT_ONCE),
+            store: self.store,
+        })
+    }
+
+    /// That what was said can be.
+    fn check(&self) -> Result<(), BoxError> {
         if self.extent_bytes == Some(0) {
             let reason = "0 bytes hold no sample; the default follows from the shards".to_owned();
             return Err(Error::option("extent_bytes", reason).into());
         }
-        if let Some(wanted) = self
-            .fields
-            .iter()
-            .find(|wanted| wanted.names.iter().any(String::is_empty))
-        {
-            let reason = format!(
-                "{:?} has an empty name; names are given as \"jpg;jpeg;png\"",
-                wanted.text()
-            );
-            return Err(Error::option("field", reason).into());
-        }
+        self.fields.check()
+    }
+
+    fn inner(self) -> Result<Inner, BoxError> {
+        self.check()?;
         let began = Instant::now();
-        let objects = self.objects()?;
+        let objects = self.objects(find::INDEXED)?;
         let extent_bytes = self.extent_bytes.unwrap_or_else(|| usual_extent(&objects));
         let indexes = self
             .dali
@@ -253,10 +300,11 @@ impl WebDatasetBuilder {
         })
     }
 
-    fn objects(&self) -> Result<Vec<Object>, BoxError> {
+    /// The shards; in a folder, what is called so.
+    fn objects(&self, called: &[&str]) -> Result<Vec<Object>, BoxError> {
         let store = &*self.store;
         let objects = match &self.shards {
-            Named::Pattern(pattern) => find::find(store, pattern)?,
+            Named::Pattern(pattern) => find::find(store, pattern, called)?,
             Named::Wids(_, shards) => {
                 let names: Vec<String> = shards.iter().map(|(name, _)| name.clone()).collect();
                 find::named(store, &names)?
@@ -289,20 +337,13 @@ impl WebDatasetBuilder {
     ) -> Result<Made, BoxError> {
         let place = self.store.locate(&object.key);
         let (full, origin) = self.index(object, dali)?;
-        let is_wanted = |name: &str| {
-            self.fields.is_empty()
-                || self
-                    .fields
-                    .iter()
-                    .any(|wanted| wanted.names.iter().any(|of| of == name))
-        };
         let (mut kept, mut skipped) = (Vec::with_capacity(full.len()), (0, None));
         for sample in 0..full.len() {
             match self.lack(&full, sample) {
                 None => kept.push(sample),
                 Some(cause) => {
                     let fault = ShardError::new(&place, Some(full.key(sample)), cause);
-                    if !self.skip_incomplete {
+                    if !self.fields.skip_incomplete {
                         return Err(fault.into());
                     }
                     skipped.0 += 1;
@@ -314,7 +355,7 @@ impl WebDatasetBuilder {
         let mut rest = kept.iter().peekable();
         let index = full.filtered(
             |sample| rest.next_if(|kept| **kept == sample).is_some(),
-            is_wanted,
+            |name| self.fields.takes(name),
         );
         for sample in 0..index.len() {
             if let Some(field) = index
@@ -346,9 +387,8 @@ impl WebDatasetBuilder {
 
     /// What the sample lacks.
     fn lack(&self, index: &ShardIndex, sample: usize) -> Option<Cause> {
-        let has = |name: &String| index.fields(sample).any(|field| index.name(field) == name);
-        let lacks = |wanted: &&Wanted| wanted.is_required && !wanted.names.iter().any(has);
-        let wanted = self.fields.iter().find(lacks)?.text();
+        let has = |name: &str| index.fields(sample).any(|field| index.name(field) == name);
+        let wanted = self.fields.lacks(has)?;
         let has = index
             .fields(sample)
             .map(|field| index.name(field).to_owned())
@@ -412,10 +452,7 @@ impl std::fmt::Debug for WebDatasetBuilder {
         f.debug_struct("WebDatasetBuilder")
             .field("store", &self.store)
             .field("shards", shards)
-            .field(
-                "fields",
-                &self.fields.iter().map(Wanted::text).collect::<Vec<_>>(),
-            )
+            .field("fields", &self.fields.texts())
             .field("extent_bytes", &self.extent_bytes)
             .finish_non_exhaustive()
     }

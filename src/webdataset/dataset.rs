@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::builder::WebDatasetBuilder;
-use super::extent::{Extent, Shard};
+use super::extent::{Extent, InExtent, Shard};
 use super::sample::WebSample;
 use crate::dataset::{BlockSource, Blocked, Fingerprint, IntoDataset};
 use crate::error::{BoxError, Error, Result};
@@ -12,7 +12,8 @@ use crate::sampler::Blocks;
 use crate::store::{self, Store};
 use crate::sync::Arc;
 
-type Decode<T> = dyn Fn(WebSample<'_>, &mut SampleRng) -> Result<T, BoxError> + Send + Sync;
+pub(super) type Decode<T> =
+    dyn Fn(WebSample<'_>, &mut SampleRng) -> Result<T, BoxError> + Send + Sync;
 
 /// The samples of tar shards, as WebDataset has them: files of one name but for what follows its first dot are a sample.
 ///
@@ -214,14 +215,12 @@ impl<T: Send + 'static> BlockSource for WebDataset<T> {
             return Err(self.no_sample(index));
         };
         shard.check(sample, extent)?;
-        (self.decode)(
-            WebSample {
-                shard,
-                sample,
-                extent,
-            },
-            rng,
-        )
+        let found = InExtent {
+            shard,
+            sample,
+            extent,
+        };
+        (self.decode)(WebSample(&found), rng)
     }
 
     /// As many as the store wants of extents of this size ([`Store::in_flight`]).

@@ -91,9 +91,25 @@ pub(super) enum Cause {
     #[error("it has no bytes: it was not written, or not copied; write it again")]
     Empty,
     #[error(
-        "it is compressed ({0}), so no sample in it can be read without all that precede it: decompress the shards, whose pictures are compressed already"
+        "it is compressed ({0}), so it can be read from its front only: by `stream`, which takes gzip and zstd, instead of `build`; or decompress the shards, whose pictures are compressed already"
     )]
     Compressed(&'static str),
+    #[error(
+        "it is compressed by {0}, which is not read: a stream takes gzip and zstd; decompress it, or compress it by one of these"
+    )]
+    Packed(&'static str),
+    #[error(
+        "its {how} data end early, behind byte {at} of the archive in it: it was not written or copied to its end; copy it again"
+    )]
+    EndsEarly { how: &'static str, at: u64 },
+    #[error(
+        "its {how} data are damaged, behind byte {at} of the archive in it ({why}): copy it again"
+    )]
+    Damaged {
+        how: &'static str,
+        at: u64,
+        why: String,
+    },
     #[error("it is no tar archive: {0}")]
     NoTar(String),
     #[error(

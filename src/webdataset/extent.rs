@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::error::{Cause, ShardError};
 use super::index::{Field, ShardIndex};
 use super::members::{BLOCK, is_header_of};
+use super::sample::Lies;
 use crate::error::BoxError;
 use crate::store::{Object, Store};
 
@@ -104,6 +105,42 @@ impl Shard {
             sample.map(|sample| self.index.key(sample)),
             cause,
         )
+    }
+}
+
+/// A sample of a shard, in the extent that was read.
+pub(super) struct InExtent<'a> {
+    pub(super) shard: &'a Shard,
+    pub(super) sample: usize,
+    pub(super) extent: &'a Extent,
+}
+
+impl Lies for InExtent<'_> {
+    fn key(&self) -> &str {
+        self.shard.index.key(self.sample)
+    }
+
+    fn shard(&self) -> &str {
+        &self.shard.object.key
+    }
+
+    fn place(&self) -> &str {
+        &self.shard.place
+    }
+
+    fn count(&self) -> usize {
+        self.shard.index.fields(self.sample).len()
+    }
+
+    fn field(&self, at: usize) -> (&str, &[u8]) {
+        let index = &self.shard.index;
+        let field = index.fields(self.sample).nth(at);
+        field.map_or(("", &[]), |field| {
+            (
+                index.name(field),
+                self.extent.contents(field).unwrap_or_default(),
+            )
+        })
     }
 }
 

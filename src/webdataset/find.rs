@@ -8,19 +8,42 @@ use crate::error::BoxError;
 use crate::store::{Object, Store};
 use crate::sync::log;
 
-/// The shards of a pattern, in its order. One that ends with a slash, or is empty, is a folder, and names all `.tar` in it.
-pub(super) fn find(store: &dyn Store, pattern: &str) -> Result<Vec<Object>, BoxError> {
+/// What shards in a folder are called that have an index, and that are read from their front.
+pub(super) const INDEXED: &[&str] = &[".tar"];
+pub(super) const STREAMED: &[&str] = &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"];
+
+/// The shards of a pattern, in its order. One that ends with a slash, or is empty, is a folder, and names all in it that are called so.
+pub(super) fn find(
+    store: &dyn Store,
+    pattern: &str,
+    called: &[&str],
+) -> Result<Vec<Object>, BoxError> {
     if pattern.is_empty() || pattern.ends_with('/') {
-        return folder(store, pattern);
+        return folder(store, pattern, called);
     }
     named(store, &braces::expand(pattern)?)
 }
 
-fn folder(store: &dyn Store, folder: &str) -> Result<Vec<Object>, BoxError> {
+fn folder(store: &dyn Store, folder: &str, called: &[&str]) -> Result<Vec<Object>, BoxError> {
     let objects = store.list(folder.trim_end_matches('/'))?;
+    let name = |object: &Object| {
+        let ends = called.iter().filter_map(|end| object.key.strip_suffix(end));
+        ends.min_by_key(|name| name.len()).map(str::to_owned)
+    };
     let (shards, others): (Vec<_>, Vec<_>) = objects
         .into_iter()
-        .partition(|object| object.key.ends_with(".tar"));
+        .partition(|object| name(object).is_some());
+    let mut names: BTreeMap<String, &str> = BTreeMap::new();
+    for shard in &shards {
+        if let Some(other) = name(shard).and_then(|name| names.insert(name, &shard.key)) {
+            let place = store.locate(folder);
+            return Err(format!(
+                "{place:?} has {other:?} and {:?}: if they are one shard, its samples would be there twice; name those that are wanted (\"train-{{0000..0099}}.tar.gz\")",
+                shard.key
+            )
+            .into());
+        }
+    }
     if !shards.is_empty() {
         return Ok(shards);
     }
@@ -33,8 +56,9 @@ fn folder(store: &dyn Store, folder: &str) -> Result<Vec<Object>, BoxError> {
     }
     let place = store.locate(folder);
     Err(format!(
-        "{place:?} has no shards: none of its {} files is called *.tar",
-        others.len()
+        "{place:?} has no shards: none of its {} files is called *{}",
+        others.len(),
+        called.join(", *")
     )
     .into())
 }

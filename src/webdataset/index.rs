@@ -47,7 +47,7 @@ impl ShardIndex {
     pub(super) fn read(store: &dyn Store, object: &Object) -> Result<ShardIndex, BoxError> {
         let place = store.locate(&object.key);
         let fault = |cause| ShardError::of(&place, object, cause);
-        let mut members = Members::new(Window::new(store, object), object.bytes);
+        let mut members = Members::new(Window::new(store, object), 0);
         let mut index = Grouped::default();
         while let Some(member) = members.next().map_err(fault)? {
             index.add(&place, &member)?;

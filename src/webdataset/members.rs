@@ -8,7 +8,6 @@ use std::collections::HashMap;
 use tar::{EntryType, Header};
 
 use super::error::Cause;
-use super::window::Window;
 
 /// A block: headers have one, and contents a number of them.
 pub(super) const BLOCK: u64 = 512;
@@ -28,10 +27,18 @@ pub(super) struct Member {
     pub(super) bytes: u64,
 }
 
+/// What headers are read from. They are asked for in the order in which they lie there.
+pub(super) trait Archive {
+    /// The `count` bytes at `at`; fewer if the archive ends before that.
+    fn bytes(&mut self, at: u64, count: u64) -> Result<&[u8], Cause>;
+
+    /// How long it is. `None`: its end was not seen yet.
+    fn len(&self) -> Option<u64>;
+}
+
 /// Walks the headers.
-pub(super) struct Members<'a> {
-    window: Window<'a>,
-    len: u64,
+pub(super) struct Members<A> {
+    archive: A,
     /// Where the next header is.
     at: u64,
     /// The member before it.
@@ -51,15 +58,25 @@ struct Extended {
     any: bool,
 }
 
-impl<'a> Members<'a> {
-    pub(super) fn new(window: Window<'a>, len: u64) -> Members<'a> {
+impl<A: Archive> Members<A> {
+    /// Begins at byte `at`, where a header is.
+    pub(super) fn new(archive: A, at: u64) -> Members<A> {
         Members {
-            window,
-            len,
-            at: 0,
+            archive,
+            at,
             before: String::new(),
             links: (0, None),
         }
+    }
+
+    /// What they are read from, for the contents of the member that came last.
+    pub(super) fn archive(&mut self) -> &mut A {
+        &mut self.archive
+    }
+
+    /// Where the next header is.
+    pub(super) fn at(&self) -> u64 {
+        self.at
     }
 
     /// How many links were skipped, and the first.
@@ -69,15 +86,9 @@ impl<'a> Members<'a> {
 
     /// The next regular file.
     pub(super) fn next(&mut self) -> Result<Option<Member>, Cause> {
-        if self.len == 0 {
-            return Err(Cause::Empty);
-        }
         let mut extended = Extended::default();
         loop {
             let at = self.at;
-            if at == self.len {
-                return Err(Cause::NoEnd { bytes: self.len });
-            }
             let block = self.block(at)?;
             if block.iter().all(|byte| *byte == 0) {
                 self.no_other(at + BLOCK)?;
@@ -170,27 +181,39 @@ impl<'a> Members<'a> {
     fn behind(&self, contents: u64, size: u64, what: &str) -> Result<u64, Cause> {
         let blocks = size.checked_next_multiple_of(BLOCK);
         let end = blocks.and_then(|bytes| contents.checked_add(bytes));
-        end.filter(|end| *end <= self.len)
-            .ok_or_else(|| Cause::CutOff {
-                bytes: self.len,
-                what: what.to_owned(),
-            })
+        let len = self.archive.len().unwrap_or(u64::MAX);
+        end.filter(|end| *end <= len).ok_or_else(|| Cause::CutOff {
+            bytes: len,
+            what: what.to_owned(),
+        })
     }
 
     fn block(&mut self, at: u64) -> Result<[u8; BLOCK as usize], Cause> {
-        if at + BLOCK > self.len {
-            // (A file that is shorter than a block, or has no header, is something else.)
-            return Err(match at {
-                0 => no_tar(self.window.bytes(0, self.len.min(BLOCK))?),
-                _ => Cause::CutOff {
-                    bytes: self.len,
-                    what: "a header".to_owned(),
-                },
-            });
-        }
+        let bytes = self.archive.bytes(at, BLOCK)?;
         let mut block = [0; BLOCK as usize];
-        block.copy_from_slice(self.window.bytes(at, BLOCK)?);
-        Ok(block)
+        if bytes.len() == block.len() {
+            block.copy_from_slice(bytes);
+            return Ok(block);
+        }
+        let (short, end) = (bytes.len() as u64, at + bytes.len() as u64);
+        // (A file that is shorter than a block, or has no header, is something else.)
+        if at == 0 && short > 0 {
+            return Err(no_tar(bytes));
+        }
+        // What is read from the front only may end before this.
+        let len = self.archive.len().unwrap_or(end);
+        Err(match len {
+            0 => Cause::Empty,
+            len if len < at => Cause::CutOff {
+                bytes: len,
+                what: format!("its member {:?}", self.before),
+            },
+            len if short == 0 => Cause::NoEnd { bytes: len },
+            len => Cause::CutOff {
+                bytes: len,
+                what: "a header".to_owned(),
+            },
+        })
     }
 
     fn no_header(&self, at: u64, block: &[u8]) -> Cause {
@@ -215,17 +238,26 @@ impl<'a> Members<'a> {
             ));
         }
         self.at = self.behind(contents, size, "an extended header")?;
-        Ok(self.window.bytes(contents, size)?.to_vec())
+        let bytes = self.archive.bytes(contents, size)?.to_vec();
+        match bytes.len() as u64 {
+            read if read < size => Err(Cause::CutOff {
+                bytes: contents + read,
+                what: "an extended header".to_owned(),
+            }),
+            _ => Ok(bytes),
+        }
     }
 
     /// That no other archive follows the end of this one.
     fn no_other(&mut self, end: u64) -> Result<(), Cause> {
-        let until = self.len.min(end + SEARCHED);
         let mut at = end;
-        while at + BLOCK <= until {
-            let block = self.block(at)?;
+        while at + BLOCK <= end + SEARCHED {
+            let block = self.archive.bytes(at, BLOCK)?;
+            if block.len() as u64 != BLOCK {
+                break;
+            }
             if block.iter().any(|byte| *byte != 0) {
-                return match has_checksum(&block) {
+                return match has_checksum(block) {
                     true => Err(Cause::Another { at }),
                     false => Ok(()), // (what tar ignores, too)
                 };

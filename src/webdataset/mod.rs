@@ -1,4 +1,4 @@
-//! WebDataset tar shards as data sets with an index: [`WebDataset`].
+//! WebDataset tar shards: as data sets with an index, [`WebDataset`], or as streams that read each from its front, [`WebStream`].
 //!
 //! Shards are those that Python's [webdataset](https://github.com/webdataset/webdataset) and img2dataset write, or `tar`: files of one
 //! name, up to its first dot, that follow each other are a sample, and what follows the dot names the field. They lie in a folder or in
@@ -30,8 +30,14 @@
 //! members of one key that do not follow each other, which are two samples there. Links are skipped as they are there, with a warning in
 //! the log.
 //!
-//! Compressed shards (`.tar.gz`, `.tar.zst`) are not taken: they can be read from the front only. Decompress them once. Sparse members
-//! are not taken, and field names that are not UTF-8.
+//! Sparse members are not taken, nor names that are not UTF-8.
+//!
+//! # Streams
+//!
+//! Compressed shards (`.tar.gz`, `.tar.zst`) can be read from their front only. A [`WebStream`] does so, as an
+//! [`IterableDataset`](crate::iterable::IterableDataset): shards in another order in each epoch, four at a time on each rank, samples shuffled by
+//! windows, and resumed exactly, also by [other ranks](crate::DataLoader::hand_over). Its order depends on the number of ranks, and
+//! ranks have different numbers of batches; so take an index where there can be one.
 
 mod braces;
 mod builder;
@@ -39,12 +45,14 @@ mod dali;
 mod dataset;
 mod error;
 mod extent;
+mod fields;
 mod find;
 mod index;
 mod kept;
 mod members;
 mod names;
 mod sample;
+mod stream;
 mod wids;
 mod window;
 
@@ -53,3 +61,4 @@ pub use dataset::WebDataset;
 pub use error::ShardError;
 pub use extent::Extent;
 pub use sample::WebSample;
+pub use stream::{StreamedSample, WebStream, WebStreamIter};

@@ -1,17 +1,35 @@
 //! A sample as it lies in its shard: [`WebSample`].
 
+use std::panic::RefUnwindSafe;
 use std::str::FromStr;
 
 use super::error::{Cause, ShardError};
-use super::extent::{Extent, Shard};
-use super::index::Field;
 
-/// A sample of a shard: its key and its fields. The data set's function makes something of it ([`WebDatasetBuilder::build`]).
+/// Where a sample's fields are: in an extent of an indexed shard, or read by themselves.
+pub(super) trait Lies: Sync + RefUnwindSafe {
+    fn key(&self) -> &str;
+
+    /// The shard's key in its store.
+    fn shard(&self) -> &str;
+
+    /// Where the shard is, for errors.
+    fn place(&self) -> &str;
+
+    /// How many fields there are.
+    fn count(&self) -> usize;
+
+    /// The name and the contents of a field, in the order in which they lie in the shard.
+    fn field(&self, at: usize) -> (&str, &[u8]);
+}
+
+/// A sample of a shard: its key and its fields. The data set's function makes something of it ([`WebDatasetBuilder::build`],
+/// [`WebDatasetBuilder::stream`]).
 ///
 /// A field is named by what follows the first dot of its file's name, in lower case: `cls`, `seg.png`. Where a data set has one or the
 /// other, give both, with a semicolon, as in Python's webdataset: `"jpg;jpeg;png"` is the first of these that the sample has.
 ///
 /// [`WebDatasetBuilder::build`]: super::WebDatasetBuilder::build
+/// [`WebDatasetBuilder::stream`]: super::WebDatasetBuilder::stream
 ///
 /// # Examples
 ///
@@ -29,42 +47,28 @@ use super::index::Field;
 /// # Ok::<(), pinfeed::BoxError>(())
 /// ```
 #[derive(Clone, Copy)]
-pub struct WebSample<'a> {
-    pub(super) shard: &'a Shard,
-    pub(super) sample: usize,
-    pub(super) extent: &'a Extent,
-}
+pub struct WebSample<'a>(pub(super) &'a dyn Lies);
 
 impl<'a> WebSample<'a> {
     /// The key: the name of the sample's files up to the first dot, with their folder.
     pub fn key(&self) -> &'a str {
-        self.shard.index.key(self.sample)
+        self.0.key()
     }
 
     /// The shard's key in its store.
     pub fn shard(&self) -> &'a str {
-        &self.shard.object.key
+        self.0.shard()
     }
 
     /// The fields' names and contents, in the order in which they lie in the shard. If fields were chosen, it is those.
     pub fn fields(&self) -> impl Iterator<Item = (&'a str, &'a [u8])> + use<'a> {
-        let WebSample {
-            shard,
-            sample,
-            extent,
-        } = *self;
-        let fields = shard.index.fields(sample);
-        fields.map(move |field| {
-            (
-                shard.index.name(field),
-                extent.contents(field).unwrap_or_default(),
-            )
-        })
+        let sample = self.0;
+        (0..sample.count()).map(move |at| sample.field(at))
     }
 
     /// The contents of a field, or `None` if the sample has none of that name. If fields were chosen, it has only those.
     pub fn get(&self, names: &str) -> Option<&'a [u8]> {
-        self.extent.contents(self.find(names)?.1)
+        Some(self.find(names)?.1)
     }
 
     /// The contents of a field.
@@ -102,31 +106,25 @@ impl<'a> WebSample<'a> {
     }
 
     fn named(&self, names: &str) -> Result<(&'a str, &'a [u8]), ShardError> {
-        let found = self
-            .find(names)
-            .and_then(|(name, field)| Some((name, self.extent.contents(field)?)));
-        found.ok_or_else(|| {
+        self.find(names).ok_or_else(|| {
             let has = self.fields().map(|(name, _)| name.to_owned()).collect();
             let wanted = names.to_owned();
-            self.shard
-                .fault(Some(self.sample), Cause::Lacks { wanted, has })
+            self.fault(Cause::Lacks { wanted, has })
         })
     }
 
-    fn find(&self, names: &str) -> Option<(&'a str, Field)> {
-        let index = &self.shard.index;
-        let of = |name: &str| {
-            let mut fields = index.fields(self.sample);
-            fields.find(|field| index.name(*field) == name)
-        };
-        let field = names.split(';').find_map(of)?;
-        Some((index.name(field), field))
+    fn find(&self, names: &str) -> Option<(&'a str, &'a [u8])> {
+        let of = |name: &str| self.fields().find(|(has, _)| *has == name);
+        names.split(';').find_map(of)
     }
 
     fn not(&self, field: &str, what: &'static str, why: String) -> ShardError {
         let field = field.to_owned();
-        self.shard
-            .fault(Some(self.sample), Cause::Field { field, what, why })
+        self.fault(Cause::Field { field, what, why })
+    }
+
+    fn fault(&self, cause: Cause) -> ShardError {
+        ShardError::new(self.0.place(), Some(self.key()), cause)
     }
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::error::Cause;
+use super::members::Archive;
 use crate::store::{Object, Store};
 use crate::sync::Instant;
 
@@ -41,19 +42,6 @@ impl<'a> Window<'a> {
         }
     }
 
-    /// The `count` bytes at `at`, which the object has.
-    pub(super) fn bytes(&mut self, at: u64, count: u64) -> Result<&[u8], Cause> {
-        let end = self.start + self.bytes.len() as u64;
-        if at < self.start || at + count > end {
-            self.read(at, count)?;
-        }
-        self.used = self.used.max(at + count - self.start);
-        let from = (at - self.start) as usize;
-        self.bytes
-            .get(from..from + count as usize)
-            .ok_or_else(|| short(self.object, at))
-    }
-
     fn read(&mut self, at: u64, count: u64) -> Result<(), Cause> {
         let end = self.start + self.bytes.len() as u64;
         let is_far = self.fastest > FAR_AFTER && self.fastest < Duration::MAX;
@@ -80,6 +68,28 @@ impl<'a> Window<'a> {
             return Err(short(self.object, at));
         }
         Ok(())
+    }
+}
+
+impl Archive for Window<'_> {
+    fn bytes(&mut self, at: u64, count: u64) -> Result<&[u8], Cause> {
+        let count = count.min(self.object.bytes.saturating_sub(at));
+        if count == 0 {
+            return Ok(&[]);
+        }
+        let end = self.start + self.bytes.len() as u64;
+        if at < self.start || at + count > end {
+            self.read(at, count)?;
+        }
+        self.used = self.used.max(at + count - self.start);
+        let from = (at - self.start) as usize;
+        self.bytes
+            .get(from..from + count as usize)
+            .ok_or_else(|| short(self.object, at))
+    }
+
+    fn len(&self) -> Option<u64> {
+        Some(self.object.bytes)
     }
 }
 

@@ -167,6 +167,9 @@ fn the_readme_shows_lines_of_its_program() {
 #[cfg(feature = "webdataset")]
 programs! {
     captions,
+    compressed_shards,
+    crawled_text,
+    fewer_machines,
     shards_on_ranks,
     tar_shards,
 }

@@ -1,4 +1,5 @@
-//! Objects of servers (feature `object-store`): a server of ours that fails in every way, and `s3s-fs`, a real one, which `ci/servers.sh` starts.
+//! Objects of servers (feature `object-store`): a server of ours that fails in every way, and real ones (`s3s-fs`, moto, nginx), which
+//! `ci/servers.sh` installs and the tests start; each as it is, and behind a proxy of ours that fails.
 
 #![allow(clippy::unwrap_used)] // a panic is how a test fails
 #![allow(unsafe_code)] // one forks
@@ -9,5 +10,9 @@ extern crate watch;
 mod faults;
 #[cfg(unix)]
 mod forked;
+#[cfg(feature = "webdataset")]
+mod proxy;
 mod s3;
 mod server;
+#[cfg(feature = "webdataset")]
+mod several;

@@ -138,6 +138,10 @@ impl Server {
         std::mem::take(&mut self.state.0.lock().unwrap().seen)
     }
 
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
     /// Its bucket `bucket`, as S3's.
     pub(crate) fn bucket(&self, prefix: &str) -> RemoteStore {
         open_bucket(self.address, prefix)

@@ -14,6 +14,8 @@ mod get_many;
 mod interrupted;
 mod lines;
 mod lookahead;
+#[cfg(feature = "webdataset")]
+mod shard_streams;
 mod staged;
 mod staged_async;
 mod staged_hanging;

@@ -238,10 +238,13 @@ impl<S: IterableDataset, C> IterableBuilder<S, C> {
             learned: Arc::new(learned),
         };
         let parts = Arc::new(parts);
-        let source = Arc::clone(&parts);
+        let (source, deals) = (Arc::clone(&parts), Arc::clone(&parts));
         let order = Order {
             seed: parts.seed,
             data: Box::new(move || (0, source.source.fingerprint())),
+            hand_over: Some(Box::new(move |epoch, left, to| {
+                deals.source.hand_over(epoch, left, to)
+            })),
             owner: OnceLock::new(),
         };
         let factory = StreamFactory(parts);

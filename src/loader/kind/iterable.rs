@@ -35,7 +35,7 @@ impl Stands<Iterable> for IterableState {
 }
 
 /// What the loader's states belong to.
-fn owner<B: Batch>(loader: &LoaderInner<B>) -> IterableOwner {
+pub(in crate::loader) fn owner<B: Batch>(loader: &LoaderInner<B>) -> IterableOwner {
     let Owner {
         data, seed, ranks, ..
     } = loader.owner(1);

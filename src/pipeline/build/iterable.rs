@@ -6,7 +6,7 @@ use super::factory::DatasetFactory;
 use super::on_error::{OnError, Retry};
 use crate::batch::Collate;
 use crate::dataset::Dataset;
-use crate::error::{BoxError, CollateError, Error, Result, SampleId, is_temporary};
+use crate::error::{Again, BoxError, CollateError, Error, Result, SampleId, is_temporary};
 use crate::iterable::{ItemIter, IterableDataset, Shard, progress};
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::epoch_plan::Hints;
@@ -189,15 +189,26 @@ where
             progress().map_err(|interrupted| failed(interrupted.into()))?;
             match stream.next() {
                 Some(Ok(item)) => slots.push(Mutex::new(Slot::Item(item))),
-                Some(Err(error)) => slots.push(Mutex::new(Slot::Failed(error))),
+                Some(Err(error)) => match error.downcast::<Again>() {
+                    Ok(again) => {
+                        // (The next batch asks again. This one has what it has.)
+                        slots.push(Mutex::new(Slot::Failed(again.0)));
+                        break;
+                    }
+                    Err(error) => slots.push(Mutex::new(Slot::Failed(error))),
+                },
                 None => is_last = true,
             }
         }
-        let is_short = slots.len() < self.parts.batch_size;
+        let is_short = is_last && slots.len() < self.parts.batch_size;
         if slots.is_empty() || is_short && self.parts.drop_last {
             return Ok(None);
         }
-        self.items += slots.len() as u64;
+        // (Where the batch behind it begins was planned before it was known that this one is short.)
+        self.items += match is_last {
+            true => slots.len() as u64,
+            false => self.parts.batch_size as u64,
+        };
         let rows = slots.len();
         let place = Place {
             rows,

@@ -97,6 +97,7 @@ impl<D: Dataset, C> Builder<D, C> {
                 let dataset = Arc::clone(&dataset);
                 Box::new(move || (dataset.len(), dataset.fingerprint()))
             },
+            hand_over: None,
             owner: OnceLock::new(),
         };
         let factory = DatasetFactory {
