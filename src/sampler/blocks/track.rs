@@ -112,6 +112,14 @@ impl Track {
         })
     }
 
+    /// Where the first piece begins that has some of these samples.
+    pub(super) fn first_of(&self, samples: &Range<u64>) -> Option<u64> {
+        let pieces = (0..self.starts.len()).filter_map(|at| self.piece(at));
+        let mut pieces = pieces.map(|piece| (piece.begins, piece.samples));
+        let has_some = |of: &Range<u64>| of.start < samples.end && samples.start < of.end;
+        Some(pieces.find(|(_, of)| has_some(of))?.0)
+    }
+
     /// The number of the piece that a position of the track lies in; behind the last, how many there are.
     pub(super) fn number(&self, position: u64) -> usize {
         self.ends.partition_point(|end| *end <= position)
