@@ -6,7 +6,7 @@ mod keeping;
 mod ledger;
 mod page;
 mod reading;
-#[cfg(all(test, not(shuttle)))]
+#[cfg(test)]
 mod simulation;
 mod sum;
 
