@@ -93,6 +93,7 @@ programs! {
     private_training,
     queries,
     ranks,
+    ranks_with_one_cache,
     rare_class,
     readme,
     record_files,
@@ -167,7 +168,9 @@ fn the_readme_shows_lines_of_its_program() {
 #[cfg(feature = "webdataset")]
 programs! {
     captions,
+    killed_with_a_cache,
     shards_on_ranks,
+    shards_with_a_cache,
     tar_shards,
 }
 
