@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # What the gate does with the same seeds each time is done with new ones: schedules of the pipeline's threads, the hostile device's delays,
-# programs drawn by proptest, and processes that
-# share a cache on a simulated disk. A failure names its seed, which becomes a test before anything else is done.
+# programs drawn by proptest, and processes that die with a cache on a simulated disk. A failure names its seed, which becomes a test before
+# anything else is done.
 #
 #     ci/seeds.sh             five minutes of schedules, then the tests five times
 #     SEEDS_SECONDS=3600 ci/seeds.sh
