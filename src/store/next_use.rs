@@ -4,6 +4,7 @@
 //! stores that know nothing of it, the program's own among them. A source that reads by threads of its own loses it: then nothing is known.
 
 use std::cell::Cell;
+use std::ops::Range;
 
 use crate::sync::thread_local;
 
@@ -14,8 +15,40 @@ pub(crate) struct NextUse {
     pub(crate) run: u64,
     pub(crate) now: u64,
     pub(crate) next: u64,
+    /// The next reading is cut in two: a part at the end of what is read has another next use.
+    pub(crate) rest: Option<Rest>,
     /// How many positions an epoch has; at least 1.
     pub(crate) lap: u64,
+}
+
+/// The part of a read that is read at another time than what comes before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Rest {
+    /// How many samples come before it, of how many. (Of bytes, it is about that share.)
+    pub(crate) behind: (u64, u64),
+    pub(crate) next: u64,
+}
+
+impl NextUse {
+    /// When some of the bytes that are read are used next, as places in them, of so many: the first of them that is.
+    pub(super) fn of_part(self, part: Range<u64>, all: u64) -> NextUse {
+        let Some(Rest { behind, next }) = self.rest else {
+            return self;
+        };
+        let cut = u128::from(all) * u128::from(behind.0) / u128::from(behind.1.max(1));
+        let is_before = u128::from(part.end) <= cut;
+        let is_behind = u128::from(part.start) >= cut;
+        let next = match (is_before, is_behind) {
+            (true, _) => self.next,
+            (_, true) => next,
+            _ => next.min(self.next),
+        };
+        NextUse {
+            next,
+            rest: None,
+            ..self
+        }
+    }
 }
 
 thread_local! {

@@ -13,7 +13,7 @@ use crate::dataset::StagedDataset;
 use crate::error::{BoxError, drop_each, is_temporary, panic_message};
 use crate::rng::SampleRng;
 use crate::sampler::Blocks;
-use crate::store::{NextUse, with_next_use};
+use crate::store::{NextUse, Rest, with_next_use};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// What was fetched of a piece: its samples share it.
@@ -104,11 +104,16 @@ impl<S: BlockSource> StagedDataset for Requests<S> {
         };
         // (Without the lock: it puts a track of the next epoch in order.)
         let next_use = again.map(|(again, opening)| {
-            let (now, next) = again.positions(&opening);
+            let positions = again.positions(&opening);
+            let samples = opening.samples.end - opening.samples.start;
             NextUse {
                 run: again.run,
-                now,
-                next,
+                now: positions.now,
+                next: positions.next,
+                rest: positions.rest.map(|(behind, next)| Rest {
+                    behind: (behind, samples),
+                    next,
+                }),
                 lap: again.samples.max(1),
             }
         });

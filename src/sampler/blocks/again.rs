@@ -2,6 +2,7 @@
 
 use super::Opening;
 use super::known::Known;
+use super::track::Piece;
 use crate::sync::Arc;
 
 /// Says of the openings of an epoch when their samples come in the next one. Positions are those of a run: of all epochs together.
@@ -31,23 +32,44 @@ impl Again {
         }
     }
 
-    /// When an opening begins, and when the same samples, or the first of them, come in the epoch that follows.
-    pub(crate) fn positions(&self, opening: &Opening) -> (u64, u64) {
-        let next = self.shuffled.as_ref().and_then(|known| {
-            let tracks = known.row.tracks();
-            let track = opening.first % tracks;
-            let next = known.epoch(self.epoch + 1).track(&known.row, track);
-            let place = next.first_of(&opening.samples)?;
-            Some(place * tracks + track)
-        });
+    /// When an opening begins, and when the same samples come in the epoch that follows.
+    pub(crate) fn positions(&self, opening: &Opening) -> Positions {
         let at = |epoch: u64, position: u64| {
             let before = epoch.saturating_mul(self.samples);
             before.saturating_add(position)
         };
-        let next = next.unwrap_or(opening.first);
-        (
-            at(self.epoch, opening.first),
-            at(self.epoch.saturating_add(1), next),
-        )
+        let now = at(self.epoch, opening.first);
+        let epoch = self.epoch.saturating_add(1);
+        let Some(known) = &self.shuffled else {
+            let next = at(epoch, opening.first);
+            return Positions {
+                now,
+                next,
+                rest: None,
+            };
+        };
+        let (tracks, samples) = (known.row.tracks(), &opening.samples);
+        let number = opening.first % tracks;
+        let track = known.epoch(epoch).track(&known.row, number);
+        let position = |piece: &Piece| at(epoch, piece.begins * tracks + number);
+        let mut pieces = track.pieces_with(samples);
+        pieces.sort_by_key(|piece| piece.samples.start);
+        let next = pieces.first().map_or(now, position);
+        // (Two at most: an epoch cuts one piece of a track, in two.)
+        let rest = pieces.get(1).map(|piece| {
+            let behind = piece.samples.start.saturating_sub(samples.start);
+            (behind, position(piece))
+        });
+        Positions { now, next, rest }
     }
+}
+
+/// Where an opening is, and where its samples are in the next epoch.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Positions {
+    pub(crate) now: u64,
+    /// Where the first of the samples come.
+    pub(crate) next: u64,
+    /// Behind how many of them others come, and where.
+    pub(crate) rest: Option<(u64, u64)>,
 }

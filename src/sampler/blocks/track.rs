@@ -112,12 +112,13 @@ impl Track {
         })
     }
 
-    /// Where the first piece begins that has some of these samples.
-    pub(super) fn first_of(&self, samples: &Range<u64>) -> Option<u64> {
+    /// The pieces that have some of these samples.
+    pub(super) fn pieces_with(&self, samples: &Range<u64>) -> Vec<Piece> {
         let pieces = (0..self.starts.len()).filter_map(|at| self.piece(at));
-        let mut pieces = pieces.map(|piece| (piece.begins, piece.samples));
-        let has_some = |of: &Range<u64>| of.start < samples.end && samples.start < of.end;
-        Some(pieces.find(|(_, of)| has_some(of))?.0)
+        let has_some = |piece: &Piece| {
+            piece.samples.start < samples.end && samples.start < piece.samples.end
+        };
+        pieces.filter(has_some).collect()
     }
 
     /// The number of the piece that a position of the track lies in; behind the last, how many there are.

@@ -262,6 +262,7 @@ mod tests {
             run,
             now,
             next: now,
+            rest: None,
             lap: 1_000,
         }
     }
@@ -297,6 +298,7 @@ mod tests {
             run: 9,
             now: 0,
             next: 0,
+            rest: None,
             lap: 100,
         });
         assert_eq!(first(&index), (1, LAP * 6 / 10));

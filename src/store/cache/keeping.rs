@@ -38,6 +38,7 @@ pub(super) struct Part<'a, F: Files> {
     cache: &'a Cache<F>,
     page: Page,
     bytes: u64,
+    pub(super) stamp: Stamp,
     file: Option<F::File>,
 }
 
@@ -112,7 +113,6 @@ impl<F: Files> Cache<F> {
         pages: &[u64],
         claims: &mut Vec<Claim<'a, F>>,
     ) -> io::Result<()> {
-        let distance = Index::distance(target.next_use);
         let mut was_listed = false;
         loop {
             let mut ledger = self.ledger()?;
@@ -126,6 +126,7 @@ impl<F: Files> Cache<F> {
                     claims.push(claim);
                     continue;
                 }
+                let distance = Index::distance(target.next_use_of(*number));
                 let mut room = self.parts.load(Ordering::Relaxed) < MOST_PARTS;
                 while room && ledger.used + bytes > self.max_bytes {
                     match self.evict(&mut ledger, distance, was_listed)? {
@@ -146,6 +147,7 @@ impl<F: Files> Cache<F> {
                         cache,
                         page,
                         bytes,
+                        stamp: target.stamp(*number),
                         file,
                     }));
                 }
@@ -261,13 +263,13 @@ impl<F: Files> Cache<F> {
     }
 
     /// Makes pages of parts that were written.
-    pub(super) fn publish(&self, parts: Vec<Part<'_, F>>, stamp: Stamp) {
+    pub(super) fn publish(&self, parts: Vec<Part<'_, F>>) {
         if parts.is_empty() {
             return;
         }
         // (Before the parts are dropped that were not published: each locks the ledger.)
         let mut left = Vec::with_capacity(parts.len());
-        let published = self.try_publish(parts, stamp, &mut left);
+        let published = self.try_publish(parts, &mut left);
         match published {
             Ok(()) => self.pause.failures.store(0, Ordering::Relaxed),
             Err(error) => self.failed(&error),
@@ -277,7 +279,6 @@ impl<F: Files> Cache<F> {
     fn try_publish<'a>(
         &'a self,
         parts: Vec<Part<'a, F>>,
-        stamp: Stamp,
         left: &mut Vec<Part<'a, F>>,
     ) -> io::Result<()> {
         left.extend(parts);
@@ -296,7 +297,7 @@ impl<F: Files> Cache<F> {
                 self.files.release(file);
             }
             if let Some(mut index) = self.index() {
-                index.put(part.page, part.bytes, stamp);
+                index.put(part.page, part.bytes, part.stamp);
             }
         }
         Ok(())
@@ -325,9 +326,11 @@ impl<F: Files> Cache<F> {
     /// another version; and what the system says.
     pub(super) fn enter(&self) -> io::Result<()> {
         let listed = self.files.list()?;
-        let is_ours = |(name, _): &(String, u64)| name == ledger::NAME;
-        if let Some((other, _)) = listed.first()
-            && !listed.iter().any(is_ours)
+        let mut names = listed.iter().map(|(name, _)| name);
+        let is_ours = |name: &&String| Page::of_file(name).is_some() || Page::is_part(name);
+        let other = names.clone().find(|name| !is_ours(name));
+        if let Some(other) = other
+            && !names.any(|name| name == ledger::NAME)
         {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, other.clone()));
         }

@@ -79,8 +79,10 @@ impl<'a, F: Files> Ledger<'a, F> {
             let is_settled = numbers[1] == SETTLED && numbers[2] == sum(&record[..16]);
             return Ok(is_settled.then_some(numbers[0]));
         }
-        // It is new, or was when the machine or its process died.
-        if text.iter().any(|byte| *byte != 0) {
+        // It is new, or was when the machine or its process died: some of the text may be there.
+        let written = text.iter().rposition(|byte| *byte != 0);
+        let written = written.map_or(0, |last| last + 1);
+        if text[..written] != format[..written] {
             let text = String::from_utf8_lossy(text);
             let text = text.trim_end_matches(['\0', ' ', '\n']);
             return Err(io::Error::new(

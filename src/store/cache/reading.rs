@@ -65,7 +65,7 @@ pub(super) struct Target<'a> {
     identity: Identity,
     range: Range<u64>,
     page_bytes: u64,
-    pub(super) next_use: Option<NextUse>,
+    next_use: Option<NextUse>,
 }
 
 impl Target<'_> {
@@ -100,17 +100,25 @@ impl Target<'_> {
         (bytes.start - self.range.start) as usize..(bytes.end - self.range.start) as usize
     }
 
-    fn stamp(&self) -> Stamp {
+    /// When what is wanted of a page is wanted again.
+    pub(super) fn next_use_of(&self, page: u64) -> Option<NextUse> {
+        let wanted = self.place(&self.wanted(page));
+        let wanted = wanted.start as u64..wanted.end as u64;
+        let all = self.range.end - self.range.start;
+        Some(self.next_use?.of_part(wanted, all))
+    }
+
+    pub(super) fn stamp(&self, page: u64) -> Stamp {
         let stamp = |next_use: NextUse| Stamp {
             run: next_use.run,
             next: next_use.next,
         };
-        self.next_use.map_or(Stamp::NONE, stamp)
+        self.next_use_of(page).map_or(Stamp::NONE, stamp)
     }
 
     /// The stamp of a page that had another one. It may have samples of a neighbour, which come before these do again.
-    fn stamp_after(&self, had: Stamp) -> Stamp {
-        match self.next_use {
+    fn stamp_after(&self, page: u64, had: Stamp) -> Stamp {
+        match self.next_use_of(page) {
             Some(NextUse { run, now, next, .. }) => match had.run == run && had.next > now {
                 true => Stamp {
                     run,
@@ -277,7 +285,7 @@ impl<F: Files> Cache<F> {
 
     /// Writes down when a page is used next, which was used now.
     fn renew(&self, target: &Target<'_>, page: u64, file: &F::File, had: Stamp) {
-        let stamp = target.stamp_after(had);
+        let stamp = target.stamp_after(page, had);
         if stamp != had {
             // (A folder that must not be written, or a full disk, costs hits.)
             let written = self.files.write_at(file, &stamp.bytes(), Stamp::AT);
@@ -367,19 +375,19 @@ impl<F: Files> Cache<F> {
             return Err(format!("{place}: its store gave {count} bytes for {range:?}").into());
         }
         counters.add(&counters.fetched_bytes, fetched.len() as u64);
-        let stamp = target.stamp();
         let mut written = Vec::with_capacity(parts.len());
         for (page, part) in parts {
             let whole = target.whole(page);
             let of_page = (whole.start - range.start) as usize..(whole.end - range.start) as usize;
             let of_page = &fetched[of_page];
-            match part.write(&header(&target.identity, page, of_page, stamp), of_page) {
+            let header = header(&target.identity, page, of_page, part.stamp);
+            match part.write(&header, of_page) {
                 Ok(()) => written.push(part),
                 Err(error) => self.failed(&error),
             }
         }
         counters.add(&counters.kept, written.len() as u64);
-        self.publish(written, stamp);
+        self.publish(written);
         let wanted = range.start.max(target.range.start)..range.end.min(target.range.end);
         let of_run = (wanted.start - range.start) as usize..(wanted.end - range.start) as usize;
         if bytes.is_empty() && of_run.len() == length {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::world::World;
 use super::{Objects, PAGE, PAGE_FILE, cache};
 use crate::sampler::{BlockSampler, Blocks, Opening, Sampler};
-use crate::store::next_use::{NextUse, with_next_use};
+use crate::store::next_use::{NextUse, Rest, with_next_use};
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Ordering};
 
@@ -50,16 +50,22 @@ impl Data {
                 let openings = sampler.openings(epoch, 0, rank, self.ranks).unwrap();
                 let again = openings.again().unwrap();
                 of_epoch.extend(openings.map(|opening| {
-                    let (now, next) = again.positions(&opening);
+                    let positions = again.positions(&opening);
                     let (run, lap) = (again.run, again.samples);
+                    let samples = opening.samples.end - opening.samples.start;
+                    let rest = positions.rest.map(|(behind, next)| Rest {
+                        behind: (behind, samples),
+                        next,
+                    });
                     Read {
                         epoch,
                         rank,
                         range: self.bytes(&opening),
                         next_use: NextUse {
                             run,
-                            now,
-                            next,
+                            now: positions.now,
+                            next: positions.next,
+                            rest,
                             lap,
                         },
                     }
@@ -171,6 +177,31 @@ impl Data {
 fn share(hits: &[u64], uses: u64) -> f64 {
     let hits: u64 = hits[1..].iter().sum();
     100.0 * hits as f64 / uses as f64
+}
+
+#[test]
+fn what_is_said_of_the_next_use_is_so() {
+    let data = Data {
+        blocks: 400,
+        block_bytes: 4 * PAGE,
+        epochs: 4,
+        ranks: 2,
+    };
+    let reads = data.reads(&data.sampler(3), 0..data.epochs);
+    let mut is_later = 0;
+    for (at, read) in reads.iter().enumerate().filter(|(_, read)| read.epoch < 3) {
+        let has_some = |other: &&Read| {
+            other.epoch > read.epoch
+                && other.range.start < read.range.end
+                && read.range.start < other.range.end
+        };
+        let next = reads[at..].iter().find(has_some).unwrap();
+        let said = read.next_use;
+        let first = said.rest.map_or(said.next, |rest| rest.next.min(said.next));
+        assert_eq!(first, next.next_use.now, "{:?}", read.range);
+        is_later += 1;
+    }
+    assert!(is_later > 1_000);
 }
 
 #[test]

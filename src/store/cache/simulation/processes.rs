@@ -61,6 +61,7 @@ impl Plan {
                 run: 1 + draws.below(2),
                 now: 10 * at,
                 next: 10 * at + draws.below(120),
+                rest: None,
                 lap: 60,
             };
             let next_use = (!draws.once_in(4)).then_some(next_use);

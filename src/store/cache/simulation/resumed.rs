@@ -125,8 +125,8 @@ mod tests {
             for life in 0.. {
                 let process = world.another();
                 let operation = 1 + draws.below(500);
-                let kill = Fault::Kill { process, operation };
-                world.set_faults(if life < 4 { &[kill][..] } else { &[] });
+                let kill = [Fault::Kill { process, operation }];
+                world.set_faults(if life < 4 { &kill } else { &[] });
                 let state = steps.last().map_or(LoaderState::default(), |(_, state)| *state);
                 let alone = (0, 1);
                 live(&world, process, &objects, alone, (state, seed), &mut steps).unwrap();

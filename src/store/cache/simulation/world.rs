@@ -170,7 +170,8 @@ impl World {
                 continue;
             }
             let len = inode.bytes.len() as u64;
-            match draws.below(3) {
+            // (What is not written is old, or zeros. Only of pages are other bytes looked at: the ledger's text is no checksum of itself.)
+            match draws.below(if inode.counts { 3 } else { 2 }) {
                 0 => inode.bytes.truncate(draws.below(len + 1) as usize),
                 1 => {
                     let from = draws.below(len + 1) as usize;
@@ -188,7 +189,7 @@ impl World {
 
     /// A process has done all that it does.
     pub(super) fn ends(&self, process: usize) {
-        let mut state = self.state.lock();
+        let mut state = self.state_in_turn(process);
         state.processes[process].is_done = true;
         state.pass_on(process);
         drop(state);
@@ -213,9 +214,13 @@ impl World {
             Fate::Happens => {
                 let result = happens(&mut state, false);
                 state.note();
+                self.go_on(&mut state, process);
                 result
             }
-            Fate::Fails(kind) => Err(kind.into()),
+            Fate::Fails(kind) => {
+                self.go_on(&mut state, process);
+                Err(kind.into())
+            }
             Fate::Kills => {
                 // (Whether its last operation happened cannot be told.)
                 if !state.draws.once_in(3) {
@@ -224,6 +229,14 @@ impl World {
                 }
                 self.kill(state, process)
             }
+        }
+    }
+
+    /// Behind an operation, another process may have its turn.
+    fn go_on(&self, state: &mut State, process: usize) {
+        if state.processes[process].waits || state.draws.once_in(3) {
+            state.pass_on(process);
+            self.changed.notify_all();
         }
     }
 
@@ -249,22 +262,24 @@ impl World {
 
     /// The state, when it is the process's turn.
     fn turn_of(&self, process: usize) -> io::Result<MutexGuard<'_, State>> {
-        let mut state = self.state.lock();
+        let mut state = self.state_in_turn(process);
         if state.processes[process].is_dead || state.hangs {
             return Err(dead());
         }
-        if state.turn == Some(process) && state.draws.once_in(3) {
-            state.pass_on(process);
-            self.changed.notify_all();
-        }
-        while state.turn.is_some_and(|turn| turn != process) {
-            self.changed.wait(&mut state);
-            if state.hangs {
-                return Err(dead());
-            }
-        }
         state.processes[process].operations += 1;
         Ok(state)
+    }
+
+    /// The same; of a process that is dead, or of all that hang, at once.
+    fn state_in_turn(&self, process: usize) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        while state.turn.is_some_and(|turn| turn != process)
+            && !state.processes[process].is_dead
+            && !state.hangs
+        {
+            self.changed.wait(&mut state);
+        }
+        state
     }
 }
 
@@ -387,6 +402,7 @@ impl SimulatedFiles {
     fn file(&self, handle: u64) -> SimulatedFile {
         SimulatedFile {
             world: Arc::clone(&self.world),
+            process: self.process,
             handle,
         }
     }
@@ -395,12 +411,13 @@ impl SimulatedFiles {
 /// An open file.
 pub(super) struct SimulatedFile {
     world: Arc<World>,
+    process: usize,
     handle: u64,
 }
 
 impl Drop for SimulatedFile {
     fn drop(&mut self) {
-        self.world.state.lock().close(self.handle);
+        self.world.state_in_turn(self.process).close(self.handle);
         self.world.changed.notify_all();
     }
 }
@@ -487,17 +504,19 @@ impl Files for SimulatedFiles {
     }
 
     fn lock(&self, file: &SimulatedFile) -> io::Result<()> {
-        while !self.try_lock(file)? {
+        let process = self.process;
+        loop {
+            let is_locked = self.world.operation(process, false, |state, is_partial| {
+                let handle = file.handle;
+                let holder = &mut state.inode(handle).holder;
+                let is_own = *holder.get_or_insert(handle) == handle;
+                state.processes[process].waits = !is_own && !is_partial;
+                Ok(is_own)
+            });
+            if is_locked? {
+                return Ok(());
+            }
             let mut state = self.world.state.lock();
-            if state.processes[self.process].is_dead || state.hangs {
-                return Err(dead());
-            }
-            if state.inode(file.handle).holder.is_none() {
-                continue; // meanwhile
-            }
-            state.processes[self.process].waits = true;
-            state.pass_on(self.process);
-            self.world.changed.notify_all();
             while state.processes[self.process].waits && !state.hangs {
                 if state.processes[self.process].is_dead {
                     return Err(dead());
@@ -505,7 +524,6 @@ impl Files for SimulatedFiles {
                 self.world.changed.wait(&mut state);
             }
         }
-        Ok(())
     }
 
     fn release(&self, file: SimulatedFile) {
