@@ -197,8 +197,9 @@ impl Index {
                 self.order.range(from(*run, 0)..from(*run, late)).next(),
                 NEVER,
             );
-            // (This run says nothing that is further away: it is of another one with the same order.)
-            let end = clock.now.saturating_add(clock.lap.saturating_mul(2));
+            // (A run says nothing of what is behind its next epoch: that is of one before it, of the same order.)
+            let epoch = clock.now.saturating_add(clock.lap / LATE) / clock.lap;
+            let end = epoch.saturating_add(2).saturating_mul(clock.lap);
             let mut known = self.order.range(from(*run, late)..from(*run, end));
             let last = known.next_back();
             let next = last.map_or(0, |(stamp, _)| stamp.next.saturating_sub(clock.now));

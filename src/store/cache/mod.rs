@@ -185,7 +185,10 @@ impl DiskCache {
         }
         let absolute = std::path::absolute(&folder);
         let made = absolute.and_then(|folder| fs::create_dir_all(&folder).map(|()| folder));
-        let absolute = made.map_err(|error| of_folder(&folder, &error))?;
+        let absolute = made.map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => of_folder(&folder, &ErrorKind::NotADirectory.into()),
+            _ => of_folder(&folder, &error),
+        })?;
         let cache = Cache::new(Disk { folder: absolute }, store, page_bytes, max_bytes);
         cache.enter().map_err(|error| of_folder(&folder, &error))?;
         Ok(DiskCache { cache })
