@@ -78,7 +78,9 @@ fn rates(store: impl Store, shards: usize, index: &Path, epochs: u64) -> Outcome
             let bytes = sample.field("jpg")?;
             Ok(bytes.iter().fold(0i64, |sum, byte| sum + i64::from(*byte)))
         })?;
-    let data = Blocked::new(data).with_in_flight(16).with_max_bytes(1 << 30);
+    let data = Blocked::new(data)
+        .with_in_flight(16)
+        .with_max_bytes(1 << 30);
     let loader = DataLoader::builder(data)
         .batch_size(64)
         .shuffle(true)
@@ -106,7 +108,9 @@ fn median(rates: &[f64]) -> f64 {
 fn main() -> Outcome {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     if arguments.iter().any(|word| word == "--help") {
-        println!("--mb 600 (of shards)  --epochs 5  --delay-ms 50  --folder (a scratch folder; that of temporary files)");
+        println!(
+            "--mb 600 (of shards)  --epochs 5  --delay-ms 50  --folder (a scratch folder; that of temporary files)"
+        );
         return Ok(());
     }
     let option = |name: &str| {
@@ -139,21 +143,34 @@ fn measure(home: &Path, mb: u64, epochs: u64, delay: Duration) -> Outcome {
     let local = median(&rates(LocalFiles::open(&folder)?, shards, &index, epochs)?);
     let far = median(&rates(bucket()?, shards, &index, 2)?);
     let behind = bucket()?;
-    let cache = Arc::new(DiskCache::open(Arc::clone(&behind), home.join("cache"), 1 << 40)?);
+    let cache = Arc::new(DiskCache::open(
+        Arc::clone(&behind),
+        home.join("cache"),
+        1 << 40,
+    )?);
     let first = rates(Arc::clone(&cache), shards, &index, 1)?[0];
     let requests = behind.requests.swap(0, Ordering::Relaxed);
     let kept = median(&rates(Arc::clone(&cache), shards, &index, epochs)?);
     let again = median(&rates(LocalFiles::open(&folder)?, shards, &index, epochs)?);
     let best = (local + again) / 2.0;
 
-    println!("{shards} shards of {OF_A_SHARD} samples of {SAMPLE} bytes, {} ms to the first byte", delay.as_millis());
+    println!(
+        "{shards} shards of {OF_A_SHARD} samples of {SAMPLE} bytes, {} ms to the first byte",
+        delay.as_millis()
+    );
     println!("| | samples/s | of the folder | requests |");
     println!("| --- | --- | --- | --- |");
     println!("| the folder, before and after | {local:.0}, {again:.0} | 1 | |");
     println!("| the store | {far:.0} | {:.2} | |", far / best);
-    println!("| the store and a cache, first epoch | {first:.0} | {:.2} | {requests} |", first / best);
+    println!(
+        "| the store and a cache, first epoch | {first:.0} | {:.2} | {requests} |",
+        first / best
+    );
     let requests = behind.requests.load(Ordering::Relaxed);
-    println!("| the same, epochs that follow | {kept:.0} | {:.2} | {requests} |", kept / best);
+    println!(
+        "| the same, epochs that follow | {kept:.0} | {:.2} | {requests} |",
+        kept / best
+    );
     println!("{:?}", cache.stats());
     match requests {
         0 => Ok(()),

@@ -1,7 +1,6 @@
 //! A run that keeps what it reads on a disk, and is killed (`kill -9`) again and again: each time it goes on from its checkpoint. No sample is
 //! lost or doubled, and what was kept before is not requested again.
 
-use std::error::Error;
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;
 use std::path::Path;
@@ -37,12 +36,12 @@ fn write_shards(folder: &Path) -> Result<(), BoxError> {
 }
 
 /// Trains, and after each step writes down what it had, and where it is, in one line of a file.
-fn train(home: &Path) -> Result<(), Box<dyn Error>> {
+fn train(home: &Path) -> Result<(), BoxError> {
     let bucket = LocalFiles::open(home.join("bucket"))?; // RemoteStore::open("s3://..")
     let cache = DiskCache::open(bucket, home.join("cache"), 1 << 30)?;
     let data = WebDataset::builder(cache, &format!("{{0..{}}}.tar", SHARDS - 1))
         .keep_index(home.join("index"))
-        .build(|sample, _rng| sample.number::<i64>("cls"))?;
+        .build(|sample, _rng| Ok(sample.number::<i64>("cls")?))?;
     let loader = DataLoader::builder(data).batch_size(10).shuffle(true).seed(3).num_workers(2).build()?;
     let log = home.join("log");
     let state = match steps(&log)?.last() {
@@ -61,9 +60,9 @@ fn train(home: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 /// The steps that were written down: samples, and the state behind them. (One line is one write, which happens or not.)
-fn steps(log: &Path) -> Result<Vec<(Vec<i64>, String)>, Box<dyn Error>> {
+fn steps(log: &Path) -> Result<Vec<(Vec<i64>, String)>, BoxError> {
     let text = fs::read_to_string(log).unwrap_or_default();
-    let line = |line: &str| -> Result<_, Box<dyn Error>> {
+    let line = |line: &str| -> Result<_, BoxError> {
         let (seen, state) = line.split_once(';').ok_or("half a line")?;
         let seen = seen.trim_matches(['[', ']']).split(", ");
         let seen: Result<Vec<i64>, _> = seen.map(str::parse).collect();
@@ -72,7 +71,7 @@ fn steps(log: &Path) -> Result<Vec<(Vec<i64>, String)>, Box<dyn Error>> {
     text.lines().map(line).collect()
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), BoxError> {
     if !cfg!(unix) {
         return Ok(()); // no cache there
     }

@@ -1,7 +1,6 @@
 //! Two ranks of a machine, which are processes, share a folder that keeps what they read of a bucket: what one has read, the other does not
 //! request.
 
-use std::error::Error;
 use std::ops::Range;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -47,7 +46,7 @@ impl BlockSource for Records {
 }
 
 /// What a rank does. It says how many samples it had, and how many bytes it has requested.
-fn train(home: &Path) -> Result<(), Box<dyn Error>> {
+fn train(home: &Path) -> Result<(), BoxError> {
     let bucket = LocalFiles::open(home.join("bucket"))?; // RemoteStore::open("s3://..")
     let store = Arc::new(DiskCache::open(bucket, home.join("cache"), 100 << 20)?);
     let object = store.object("records.bin")?;
@@ -69,7 +68,7 @@ fn train(home: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), BoxError> {
     if !cfg!(unix) {
         return Ok(()); // no cache there
     }

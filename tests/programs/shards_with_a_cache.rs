@@ -1,7 +1,6 @@
 //! Tar shards in a bucket that takes long to answer, and a disk that keeps them: the second epoch asks the bucket for nothing, and neither
 //! does the next run.
 
-use std::error::Error;
 use std::fs::{self, File};
 use std::ops::Range;
 use std::path::Path;
@@ -57,7 +56,7 @@ fn write_shards(folder: &Path) -> Result<(), BoxError> {
 }
 
 /// A run of two epochs. Returns how many requests the bucket had in each.
-fn train(shards: &Path, folder: &Path) -> Result<Vec<u64>, Box<dyn Error>> {
+fn train(shards: &Path, folder: &Path) -> Result<Vec<u64>, BoxError> {
     let files = LocalFiles::open(shards)?;
     let bucket = Arc::new(Bucket { files, requests: AtomicU64::new(0) });
     let cache = Arc::new(DiskCache::open(Arc::clone(&bucket), folder, 1 << 30)?);
@@ -75,7 +74,7 @@ fn train(shards: &Path, folder: &Path) -> Result<Vec<u64>, Box<dyn Error>> {
     Ok(requests)
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub fn main() -> Result<(), BoxError> {
     if !cfg!(unix) {
         return Ok(()); // no cache there
     }

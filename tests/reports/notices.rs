@@ -472,7 +472,11 @@ fn a_cache_that_cannot_keep_says_so_once() {
     std::fs::remove_dir_all(&folder).unwrap();
     let (said, ()) = logged(|| (0..5).for_each(|_| read(&object)));
     assert_eq!(said.len(), 1, "{said:?}");
-    for words in [&*folder.to_string_lossy(), "No such file", "DiskCache::stats"] {
+    for words in [
+        &*folder.to_string_lossy(),
+        "No such file",
+        "DiskCache::stats",
+    ] {
         assert!(said[0].contains(words), "{said:?}");
     }
     let object = Object {

@@ -57,7 +57,9 @@ impl Bucket {
     fn of(lengths: &[(&str, u64)]) -> Bucket {
         let lengths = lengths.iter();
         Bucket {
-            lengths: lengths.map(|(key, bytes)| (key.to_string(), *bytes)).collect(),
+            lengths: lengths
+                .map(|(key, bytes)| (key.to_string(), *bytes))
+                .collect(),
             version: AtomicU64::new(1),
             ..Bucket::default()
         }
@@ -85,7 +87,8 @@ impl Store for Bucket {
 
     fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
         self.reads.fetch_add(1, Ordering::Relaxed);
-        self.bytes.fetch_add(range.end - range.start, Ordering::Relaxed);
+        self.bytes
+            .fetch_add(range.end - range.start, Ordering::Relaxed);
         if let Some((began, go_on)) = &self.waits {
             began.send(()).unwrap();
             go_on.lock().unwrap().recv().unwrap();
@@ -121,7 +124,11 @@ fn used(folder: &Path) -> (u64, usize, usize) {
         .collect();
     let count = |end: &str| files.iter().filter(|(name, _)| name.ends_with(end)).count();
     let ours = files.iter().filter(|(name, _)| name != "pinfeed-cache");
-    (ours.map(|(_, bytes)| bytes).sum(), count(".page"), count(".part"))
+    (
+        ours.map(|(_, bytes)| bytes).sum(),
+        count(".page"),
+        count(".part"),
+    )
 }
 
 #[test]
@@ -133,10 +140,17 @@ fn what_was_read_is_not_requested_again() {
     let read = |cache: &DiskCache, at: usize, range: Range<u64>| {
         let object = &objects[at];
         let bytes = cache.read(object, range.clone()).unwrap();
-        assert!(bytes == content(&object.key, "1", range.clone()), "{range:?}");
+        assert!(
+            bytes == content(&object.key, "1", range.clone()),
+            "{range:?}"
+        );
     };
     read(&cache, 0, MIB + 5..3 * MIB + 7);
-    assert_eq!((bucket.reads(), cache.stats().misses), (1, 3), "pages 1 to 3, at once");
+    assert_eq!(
+        (bucket.reads(), cache.stats().misses),
+        (1, 3),
+        "pages 1 to 3, at once"
+    );
     assert_eq!(cache.stats().fetched_bytes, 3 * MIB);
     for range in [MIB..4 * MIB, 2 * MIB..2 * MIB + 1, 2 * MIB - 1..2 * MIB + 1] {
         read(&cache, 0, range);
@@ -163,7 +177,10 @@ fn what_was_read_is_not_requested_again() {
 
     // A range that there is not is an error of the same words as without a cache.
     let error = other.read(&objects[1], 5..11).unwrap_err().to_string();
-    assert!(error.contains("bucket://b: it has 10 bytes, and none at 5..11"), "{error}");
+    assert!(
+        error.contains("bucket://b: it has 10 bytes, and none at 5..11"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -202,30 +219,54 @@ fn a_folder_that_cannot_be_used_is_refused_and_the_error_says_what_to_do() {
     let bucket = Arc::new(Bucket::of(&[("a", 3 * MIB)]));
     let refused = |folder: &Path, bytes: u64| {
         let error = DiskCache::open(Arc::clone(&bucket), folder, bytes).unwrap_err();
-        assert!(error.to_string().starts_with(&*folder.to_string_lossy()), "{error}");
+        assert!(
+            error.to_string().starts_with(&*folder.to_string_lossy()),
+            "{error}"
+        );
         (error.kind(), error.to_string())
     };
-    let says = |(_, error): (StoreErrorKind, String), words: &str| assert!(error.contains(words), "{error}");
+    let says = |(_, error): (StoreErrorKind, String), words: &str| {
+        assert!(error.contains(words), "{error}")
+    };
 
     let used = home.path().join("home");
     fs::create_dir(&used).unwrap();
     fs::write(used.join("thesis.tex"), "..").unwrap();
-    says(refused(&used, 100 * PAGE), "it has thesis.tex in it and is no cache");
-    assert_eq!(fs::read_dir(&used).unwrap().count(), 1, "nothing was written");
+    says(
+        refused(&used, 100 * PAGE),
+        "it has thesis.tex in it and is no cache",
+    );
+    assert_eq!(
+        fs::read_dir(&used).unwrap().count(),
+        1,
+        "nothing was written"
+    );
 
     let file = home.path().join("file");
     fs::write(&file, "..").unwrap();
     says(refused(&file, 100 * PAGE), "a cache cannot be made there");
-    says(refused(&file.join("below"), 100 * PAGE), "name another folder");
+    says(
+        refused(&file.join("below"), 100 * PAGE),
+        "name another folder",
+    );
 
-    says(refused(&home.path().join("small"), MIB), "one page takes 1052672");
+    says(
+        refused(&home.path().join("small"), MIB),
+        "one page takes 1052672",
+    );
 
     let old = home.path().join("old");
     fs::create_dir(&old).unwrap();
     let format = format!("{:<99}", "pinfeed cache 7, pages of 64 bytes\n");
     fs::write(old.join("pinfeed-cache"), &format).unwrap();
-    says(refused(&old, 100 * PAGE), "it is the cache of another version of pinfeed");
-    assert_eq!(fs::read_to_string(old.join("pinfeed-cache")).unwrap(), format);
+    says(
+        refused(&old, 100 * PAGE),
+        "it is the cache of another version of pinfeed",
+    );
+    assert_eq!(
+        fs::read_to_string(old.join("pinfeed-cache")).unwrap(),
+        format
+    );
 
     struct Nameless;
     impl Store for Nameless {
@@ -240,7 +281,10 @@ fn a_folder_that_cannot_be_used_is_refused_and_the_error_says_what_to_do() {
         }
     }
     let error = DiskCache::open(Nameless, home.path().join("new"), 100 * PAGE).unwrap_err();
-    assert!(error.to_string().contains("implement `Store::locate`"), "{error}");
+    assert!(
+        error.to_string().contains("implement `Store::locate`"),
+        "{error}"
+    );
 
     // A user that may write anywhere is not refused.
     // SAFETY: it takes nothing.
@@ -261,7 +305,9 @@ fn a_folder_that_vanishes_or_is_damaged_costs_requests_and_nothing_else() {
     let bucket = Arc::new(Bucket::of(&[("a", 4 * MIB + 9)]));
     let cache = open(&bucket, folder.path(), 20);
     let object = cache.object("a").unwrap();
-    let read = || assert!(cache.read(&object, 0..object.bytes).unwrap() == content("a", "1", 0..object.bytes));
+    let read = || {
+        assert!(cache.read(&object, 0..object.bytes).unwrap() == content("a", "1", 0..object.bytes))
+    };
     read();
     // A byte is altered, a page is cut off, and one is empty.
     let files = fs::read_dir(folder.path()).unwrap();
@@ -314,7 +360,9 @@ fn what_is_evicted_while_it_is_read_is_right() {
             scope.spawn(move || {
                 let mut draw = thread + 1;
                 let mut below = |end: u64| {
-                    draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+                    draw = draw
+                        .wrapping_mul(6_364_136_223_846_793_005)
+                        .wrapping_add(99);
                     (draw >> 33) % end
                 };
                 for _ in 0..40 {
@@ -421,7 +469,11 @@ fn without_an_order_of_blocks_there_are_as_many_hits_as_there_is_room() {
             Ok(cache.read(&objects[index as usize], 0..1_000)?.len() as i64)
         })
     };
-    let loader = DataLoader::builder(data).batch_size(5).shuffle(true).build().unwrap();
+    let loader = DataLoader::builder(data)
+        .batch_size(5)
+        .shuffle(true)
+        .build()
+        .unwrap();
     for epoch in loader.epochs(0..3) {
         assert_eq!(epoch.map(|batch| batch.unwrap().len()).sum::<usize>(), 20);
     }
@@ -488,17 +540,27 @@ mod shards {
                 files: LocalFiles::open(&shards).unwrap(),
                 reads: AtomicU64::new(0),
             });
-            let bytes: u64 = store.list("").unwrap().iter().map(|object| object.bytes).sum();
+            let bytes: u64 = store
+                .list("")
+                .unwrap()
+                .iter()
+                .map(|object| object.bytes)
+                .sum();
             let pages = bytes.div_ceil(MIB) + 12;
             let folder = home.path().join(format!("cache-{percent}"));
             let cache = DiskCache::open(Arc::clone(&store), folder, pages * PAGE * percent / 100);
             let cache = Arc::new(cache.unwrap());
             let builder = WebDataset::builder(Arc::clone(&cache), "{00..11}.tar");
-            let data = builder.build(|sample, _| Ok(sample.field("bin")?.len() as i64)).unwrap();
+            let data = builder
+                .build(|sample, _| Ok(sample.field("bin")?.len() as i64))
+                .unwrap();
             let samples = data.len();
             let data = Blocked::new(data).with_in_flight(4);
             assert!(data.blocks().unwrap().len() > 24);
-            let builder = DataLoader::builder(data).batch_size(64).shuffle(true).seed(7);
+            let builder = DataLoader::builder(data)
+                .batch_size(64)
+                .shuffle(true)
+                .seed(7);
             let loader = builder.num_workers(2).build().unwrap();
             let (mut reads, mut hits) = (Vec::new(), Vec::new());
             for epoch in loader.epochs(0..4) {
@@ -539,11 +601,17 @@ fn child() {
     let objects = cache.list("").unwrap();
     let mut draw = seed;
     for _ in 0..3 * FILES {
-        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+        draw = draw
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(99);
         let object = &objects[(draw >> 33) as usize % objects.len()];
         let start = (draw >> 20) % object.bytes;
         let bytes = cache.read(object, start..object.bytes).unwrap();
-        assert!(bytes == content(&object.key, "", start..object.bytes), "{}", object.key);
+        assert!(
+            bytes == content(&object.key, "", start..object.bytes),
+            "{}",
+            object.key
+        );
     }
     println!("STATS {:?}", cache.stats());
 }
@@ -553,7 +621,11 @@ fn files() -> TempDir {
     fs::create_dir(home.path().join("files")).unwrap();
     for file in 0..FILES {
         let name = format!("{file}.bin");
-        fs::write(home.path().join("files").join(&name), content(&name, "", 0..FILE_BYTES)).unwrap();
+        fs::write(
+            home.path().join("files").join(&name),
+            content(&name, "", 0..FILE_BYTES),
+        )
+        .unwrap();
     }
     home
 }
@@ -564,7 +636,10 @@ fn start(home: &Path, seed: u64, shell: Option<&str>) -> process::Child {
     let mut command = match shell {
         Some(words) => {
             let mut command = process::Command::new("sh");
-            command.arg("-c").arg(format!("{words}; exec \"$0\" \"$@\"")).arg(program);
+            command
+                .arg("-c")
+                .arg(format!("{words}; exec \"$0\" \"$@\""))
+                .arg(program);
             command
         }
         None => process::Command::new(program),
@@ -587,7 +662,10 @@ fn ended(child: process::Child) -> Option<String> {
     }
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     let failed = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.contains("STATS"), "{said}{failed}");
+    assert!(
+        output.status.success() && said.contains("STATS"),
+        "{said}{failed}"
+    );
     Some(said)
 }
 
@@ -597,14 +675,22 @@ fn processes_share_a_folder_and_any_of_them_may_be_killed() {
     let cache = home.path().join("cache");
     let (mut killed, mut draw) = (0, 5u64);
     for round in 0..8 {
-        let mut children: Vec<_> = (0..3).map(|rank| start(home.path(), 10 * round + rank, None)).collect();
-        draw = draw.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(99);
+        let mut children: Vec<_> = (0..3)
+            .map(|rank| start(home.path(), 10 * round + rank, None))
+            .collect();
+        draw = draw
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(99);
         thread::sleep(Duration::from_micros(3_000 + (draw >> 33) % 120_000));
         children[0].kill().unwrap(); // (or it has ended)
         if round % 3 == 0 {
             children[1].kill().unwrap();
         }
-        killed += children.into_iter().map(ended).filter(Option::is_none).count();
+        killed += children
+            .into_iter()
+            .map(ended)
+            .filter(Option::is_none)
+            .count();
         if cache.exists() {
             let (bytes, ..) = used(&cache);
             assert!(bytes <= 9 * PAGE, "{bytes}");
@@ -613,7 +699,10 @@ fn processes_share_a_folder_and_any_of_them_may_be_killed() {
     println!("{killed} processes killed");
     ended(start(home.path(), 999, None)).unwrap();
     let (bytes, pages, parts) = used(&cache);
-    assert!(bytes <= 9 * PAGE && pages > 0, "{bytes} bytes, {pages} pages");
+    assert!(
+        bytes <= 9 * PAGE && pages > 0,
+        "{bytes} bytes, {pages} pages"
+    );
     assert_eq!(parts, 0, "what dead processes have left");
 }
 
@@ -623,11 +712,17 @@ fn a_process_whose_files_cannot_grow_reads_on() {
     let home = files();
     // (`ulimit -f` counts blocks of 512 bytes in some shells, and of 1,024 in others.)
     let said = ended(start(home.path(), 1, Some("trap '' XFSZ; ulimit -f 256"))).unwrap();
-    assert!(said.contains("kept: 0, ") && !said.contains("failures: 0"), "{said}");
+    assert!(
+        said.contains("kept: 0, ") && !said.contains("failures: 0"),
+        "{said}"
+    );
     assert_eq!(used(&home.path().join("cache")), (0, 0, 0));
     // One that may write goes on from there.
     let said = ended(start(home.path(), 1, None)).unwrap();
-    assert!(!said.contains("kept: 0, ") && said.contains("failures: 0"), "{said}");
+    assert!(
+        !said.contains("kept: 0, ") && said.contains("failures: 0"),
+        "{said}"
+    );
 }
 
 /// A forked child has the parent's cache, which may be in use.
@@ -637,9 +732,17 @@ fn a_forked_child_reads_too() {
     if env::var_os(ALONE).is_none() {
         let mut alone = process::Command::new(env::current_exe().unwrap());
         let test = "disk_cache::a_forked_child_reads_too";
-        let ended = alone.args(["--exact", test, "--nocapture"]).env(ALONE, "1").output().unwrap();
-        let said = String::from_utf8_lossy(&ended.stdout).into_owned() + &String::from_utf8_lossy(&ended.stderr);
-        assert!(ended.status.success() && said.contains("1 passed"), "{said}");
+        let ended = alone
+            .args(["--exact", test, "--nocapture"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned()
+            + &String::from_utf8_lossy(&ended.stderr);
+        assert!(
+            ended.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
         return;
     }
     let folder = TempDir::new().unwrap();
@@ -652,7 +755,11 @@ fn a_forked_child_reads_too() {
     if child == 0 {
         // SAFETY: it takes a number.
         unsafe { libc::alarm(60) };
-        let read = || cache.read(&object, 0..2 * MIB).is_ok_and(|bytes| bytes == content("a", "1", 0..2 * MIB));
+        let read = || {
+            cache
+                .read(&object, 0..2 * MIB)
+                .is_ok_and(|bytes| bytes == content("a", "1", 0..2 * MIB))
+        };
         let is_right = catch_unwind(AssertUnwindSafe(read)).unwrap_or(false);
         // SAFETY: it takes a number.
         unsafe { libc::_exit(i32::from(!is_right)) }
@@ -681,5 +788,9 @@ fn caches_that_are_opened_at_once_agree() {
             });
         }
     });
-    assert_eq!(bucket.bytes.load(Ordering::Relaxed), 3 * MIB, "each page once");
+    assert_eq!(
+        bucket.bytes.load(Ordering::Relaxed),
+        3 * MIB,
+        "each page once"
+    );
 }

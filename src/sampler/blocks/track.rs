@@ -115,9 +115,8 @@ impl Track {
     /// The pieces that have some of these samples.
     pub(super) fn pieces_with(&self, samples: &Range<u64>) -> Vec<Piece> {
         let pieces = (0..self.starts.len()).filter_map(|at| self.piece(at));
-        let has_some = |piece: &Piece| {
-            piece.samples.start < samples.end && samples.start < piece.samples.end
-        };
+        let has_some =
+            |piece: &Piece| piece.samples.start < samples.end && samples.start < piece.samples.end;
         pieces.filter(has_some).collect()
     }
 

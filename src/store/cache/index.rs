@@ -321,7 +321,14 @@ mod tests {
     fn pages_of_other_objects_go_first_until_they_are_known() {
         let mut index = index(&[(7, 1_900)]);
         index.tell(at(7, 1_000));
-        index.put(page(2, 0), 10, Stamp { run: 7, next: 1_001 });
+        index.put(
+            page(2, 0),
+            10,
+            Stamp {
+                run: 7,
+                next: 1_001,
+            },
+        );
         assert_eq!(index.first_to_go().unwrap().0, page(2, 0));
         index.know(2);
         assert_eq!(index.first_to_go().unwrap().0, page(1, 0));

@@ -233,10 +233,7 @@ impl<F: Files> Cache<F> {
                 let mut stamp = [0; 24];
                 let is_read = self.files.read_at(file, &mut stamp, Stamp::AT);
                 // (A file that is too short for one is damaged, and says nothing.)
-                Some((
-                    bytes,
-                    is_read.map_or(Stamp::NONE, |()| Stamp::of(stamp)),
-                ))
+                Some((bytes, is_read.map_or(Stamp::NONE, |()| Stamp::of(stamp))))
             }
             None => None,
         };

@@ -170,8 +170,9 @@ impl DiskCache {
         max_bytes: u64,
         page_bytes: u64,
     ) -> Result<DiskCache, StoreError> {
-        let refused =
-            |what: String| StoreError::new(folder.display().to_string(), StoreErrorKind::Other, what);
+        let refused = |what: String| {
+            StoreError::new(folder.display().to_string(), StoreErrorKind::Other, what)
+        };
         if store.locate("").is_empty() {
             let what = "the store that it is to be a cache of does not say what it is, so its objects could be mistaken for another's: implement \
                         `Store::locate`, with a name that no other store has (\"ours://bucket/key\")";
@@ -224,23 +225,33 @@ fn of_folder(folder: &Path, error: &io::Error) -> StoreError {
     let (kind, what) = match error.kind() {
         ErrorKind::AlreadyExists => (
             StoreErrorKind::Other,
-            format!("it has {error} in it and is no cache, which removes files: name a folder of the cache's own"),
+            format!(
+                "it has {error} in it and is no cache, which removes files: name a folder of the cache's own"
+            ),
         ),
         ErrorKind::InvalidData => (
             StoreErrorKind::Other,
-            format!("it is the cache of another version of pinfeed ({error}): remove it, or name another folder"),
+            format!(
+                "it is the cache of another version of pinfeed ({error}): remove it, or name another folder"
+            ),
         ),
         ErrorKind::Unsupported => (
             StoreErrorKind::Other,
-            format!("its files cannot be locked ({error}): name a folder on a disk of this machine; a cache needs the locks of Unix"),
+            format!(
+                "its files cannot be locked ({error}): name a folder on a disk of this machine; a cache needs the locks of Unix"
+            ),
         ),
         ErrorKind::PermissionDenied | ErrorKind::ReadOnlyFilesystem => (
             StoreErrorKind::Denied,
-            format!("a cache cannot be written there ({error}): name a folder that this user may write"),
+            format!(
+                "a cache cannot be written there ({error}): name a folder that this user may write"
+            ),
         ),
         _ => (
             StoreErrorKind::Other,
-            format!("a cache cannot be made there ({error}): name another folder, or make room on its disk"),
+            format!(
+                "a cache cannot be made there ({error}): name another folder, or make room on its disk"
+            ),
         ),
     };
     StoreError::new(folder.display().to_string(), kind, what)

@@ -185,7 +185,10 @@ impl<F: Files> Cache<F> {
         };
         if let Some(mut index) = self.index() {
             index.know(target.identity.hash);
-            target.next_use.into_iter().for_each(|next| index.tell(next));
+            target
+                .next_use
+                .into_iter()
+                .for_each(|next| index.tell(next));
         }
         let pages = range.start / self.page_bytes..(range.end - 1) / self.page_bytes + 1;
         let mut bytes = Vec::new();

@@ -262,7 +262,9 @@ fn a_run_of_another_order_takes_over_what_is_there() {
     };
     let (pages, room) = (data.pages(), data.pages() / 2);
     let hits = data.hits(&[(3, 0..2), (4, 0..4), (4, 2..4)], room);
-    println!("hits by epoch of three runs, the second with another seed, the third resumed: {hits:?} of {pages}");
+    println!(
+        "hits by epoch of three runs, the second with another seed, the third resumed: {hits:?} of {pages}"
+    );
     assert!(hits[2] > pages * 2 / 5, "{hits:?}");
     assert!(hits[5] > pages * 9 / 20, "{hits:?}");
     assert!(hits[6] > pages * 9 / 20, "{hits:?}");

@@ -45,7 +45,9 @@ mod tests {
         }
 
         fn fetch(&self, _: u64, samples: Range<u64>) -> Result<(u64, Vec<u8>), BoxError> {
-            let bytes = self.cache.read(&self.object, Records::range(samples.clone()))?;
+            let bytes = self
+                .cache
+                .read(&self.object, Records::range(samples.clone()))?;
             Ok((samples.start, bytes))
         }
 
@@ -127,7 +129,9 @@ mod tests {
                 let operation = 1 + draws.below(500);
                 let kill = [Fault::Kill { process, operation }];
                 world.set_faults(if life < 4 { &kill } else { &[] });
-                let state = steps.last().map_or(LoaderState::default(), |(_, state)| *state);
+                let state = steps
+                    .last()
+                    .map_or(LoaderState::default(), |(_, state)| *state);
                 let alone = (0, 1);
                 live(&world, process, &objects, alone, (state, seed), &mut steps).unwrap();
                 if !world.is_dead(process) {
@@ -160,8 +164,14 @@ mod tests {
                 steps
             });
             let common = of_ranks[0].len().min(of_ranks[1].len());
-            let mut steps: Vec<Step> = of_ranks.iter().flat_map(|steps| &steps[..common]).cloned().collect();
-            let state = steps.last().map_or(LoaderState::default(), |(_, state)| *state);
+            let mut steps: Vec<Step> = of_ranks
+                .iter()
+                .flat_map(|steps| &steps[..common])
+                .cloned()
+                .collect();
+            let state = steps
+                .last()
+                .map_or(LoaderState::default(), |(_, state)| *state);
             world.set_faults(&[]);
             let process = world.another();
             live(&world, process, &objects, (0, 1), (state, seed), &mut steps).unwrap();

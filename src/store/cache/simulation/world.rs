@@ -87,7 +87,12 @@ enum Fate {
 
 impl World {
     /// A disk, and so many processes. `takes_turns`: they run as the seed says, or else as the system does.
-    pub(super) fn new(seed: u64, processes: usize, takes_turns: bool, faults: &[Fault]) -> Arc<World> {
+    pub(super) fn new(
+        seed: u64,
+        processes: usize,
+        takes_turns: bool,
+        faults: &[Fault],
+    ) -> Arc<World> {
         Arc::new(World {
             state: Mutex::new(State {
                 draws: Draws(seed),
@@ -179,7 +184,10 @@ impl World {
                 }
                 _ => {
                     let at = draws.below(len + 1) as usize;
-                    inode.bytes[at..].iter_mut().take(8).for_each(|b| *b ^= 0x55);
+                    inode.bytes[at..]
+                        .iter_mut()
+                        .take(8)
+                        .for_each(|b| *b ^= 0x55);
                 }
             }
         }
@@ -302,7 +310,9 @@ impl State {
                     operation,
                     with,
                 } if is_now(process, operation) => return Fate::Fails(with),
-                Fault::ReadOnly { process, operation } if changes && is_since(process, operation) => {
+                Fault::ReadOnly { process, operation }
+                    if changes && is_since(process, operation) =>
+                {
                     return Fate::Fails(ErrorKind::ReadOnlyFilesystem);
                 }
                 Fault::Gone { process, operation } if is_since(process, operation) => {
@@ -468,19 +478,20 @@ impl Files for SimulatedFiles {
 
     /// (As much of it as the disk has room for is written, and of one that a process dies in, any part.)
     fn write_at(&self, file: &SimulatedFile, bytes: &[u8], at: u64) -> io::Result<()> {
-        self.world.operation(self.process, true, |state, is_partial| {
-            let count = match is_partial {
-                true => state.draws.below(bytes.len() as u64 + 1) as usize,
-                false => bytes.len(),
-            };
-            let at = at as usize;
-            if state.inode(file.handle).bytes.len() < at + count {
-                state.resize(file.handle, at + count)?;
-            }
-            let of_file = &mut state.inode(file.handle).bytes;
-            of_file[at..at + count].copy_from_slice(&bytes[..count]);
-            Ok(())
-        })
+        self.world
+            .operation(self.process, true, |state, is_partial| {
+                let count = match is_partial {
+                    true => state.draws.below(bytes.len() as u64 + 1) as usize,
+                    false => bytes.len(),
+                };
+                let at = at as usize;
+                if state.inode(file.handle).bytes.len() < at + count {
+                    state.resize(file.handle, at + count)?;
+                }
+                let of_file = &mut state.inode(file.handle).bytes;
+                of_file[at..at + count].copy_from_slice(&bytes[..count]);
+                Ok(())
+            })
     }
 
     fn len(&self, file: &SimulatedFile) -> io::Result<u64> {
@@ -569,7 +580,9 @@ impl Files for SimulatedFiles {
         self.world.operation(self.process, false, |state, _| {
             let names = state.names.iter();
             let len = |inode: &u64| state.files[inode].bytes.len() as u64;
-            Ok(names.map(|(name, inode)| (name.clone(), len(inode))).collect())
+            Ok(names
+                .map(|(name, inode)| (name.clone(), len(inode)))
+                .collect())
         })
     }
 
