@@ -9,8 +9,9 @@ use super::page::{HEADER, Header, Identity, Page, Stamp, header};
 use crate::error::BoxError;
 use crate::store::next_use::{NextUse, next_use};
 use crate::store::{Object, Store, length_of};
+use crate::sync::log;
 use crate::sync::plain::AtomicU64;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering, log};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
 use crate::system::Process;
 
 /// A store, and the folder that keeps what is read of it.

@@ -528,9 +528,17 @@ impl Files for SimulatedFiles {
                 return Ok(());
             }
             let mut state = self.world.state.lock();
-            while state.processes[self.process].waits && !state.hangs {
-                if state.processes[self.process].is_dead {
+            loop {
+                if state.processes[process].is_dead || state.hangs {
                     return Err(dead());
+                }
+                // (Without turns, a process may have several threads that wait.)
+                let goes_on = match state.turn {
+                    Some(_) => !state.processes[process].waits,
+                    None => state.inode(file.handle).holder.is_none(),
+                };
+                if goes_on {
+                    break;
                 }
                 self.world.changed.wait(&mut state);
             }
