@@ -1,10 +1,10 @@
-//! How fast is an epoch whose data a disk has kept? Tar shards of 110 KB samples, read from a folder, from a store that takes 50 ms to answer, and
-//! through a cache of that store: its first epoch, and those that follow.
+//! How fast is an epoch whose data a disk has kept? Tar shards of 110 KB samples, read from a folder, from a store that takes 50 ms to
+//! answer, and through a cache of that store: its first epoch, and those that follow.
 //!
 //!     cargo bench --bench cache -- --mb 600 --epochs 5 --folder /nvme/scratch
 //!
-//! What is measured is reading: a sample is decoded to the sum of its bytes. All rates are of one run, in turn, and of files that are in memory
-//! as far as there is room.
+//! What is measured is reading: a sample is decoded to the sum of its bytes. All rates are of one run, in turn, and of files that are in
+//! memory as far as there is room.
 
 use std::error::Error;
 use std::fs::{self, File};

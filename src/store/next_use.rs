@@ -1,7 +1,8 @@
 //! When what the calling thread reads will be read again, if its order says so.
 //!
-//! [`Blocked`](crate::dataset::Blocked) says it around the call of its source's `fetch`, and a cache below listens. So it goes through formats and
-//! stores that know nothing of it, the program's own among them. A source that reads by threads of its own loses it: then nothing is known.
+//! [`Blocked`](crate::dataset::Blocked) says it around the call of its source's `fetch`, and a cache below listens. So it goes through
+//! formats and stores that know nothing of it, the program's own among them. A source that reads by threads of its own loses it: then
+//! nothing is known.
 
 use std::cell::Cell;
 use std::ops::Range;

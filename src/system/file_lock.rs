@@ -1,7 +1,7 @@
 //! Locks of files that end with their process, however that ends.
 //!
-//! They are `flock`'s: of an open file, so that two threads that open a file exclude each other, too. (`File::lock` of the standard library is
-//! newer than the oldest Rust that this crate builds with.)
+//! They are `flock`'s: of an open file, so that two threads that open a file exclude each other, too. (`File::lock` of the standard library
+//! is newer than the oldest Rust that this crate builds with.)
 
 use std::fs::File;
 use std::io;

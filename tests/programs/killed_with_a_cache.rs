@@ -1,5 +1,5 @@
-//! A run that keeps what it reads on a disk, and is killed (`kill -9`) again and again: each time it goes on from its checkpoint. No sample is
-//! lost or doubled, and what was kept before is not requested again.
+//! A run that keeps what it reads on a disk, and is killed (`kill -9`) again and again: each time it goes on from its checkpoint. No sample
+//! is lost or doubled, and what was kept before is not requested again.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::Write;

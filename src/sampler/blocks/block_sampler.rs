@@ -36,8 +36,8 @@ use crate::sync::Arc;
 ///
 /// # Cost
 ///
-/// 8 bytes a block if their sizes differ, and 16 for each that this rank's tracks read, in each of two epochs. Of each track, 256 indices
-/// are kept, because 64 are computed together: a lookup takes about 0.1 µs where they come in order, and a few µs anywhere.
+/// 8 bytes a block if their sizes differ, and 16 for each that this rank's tracks read, in each of three epochs at most. Of each track, 256
+/// indices are kept, because 64 are computed together: a lookup takes about 0.1 µs where they come in order, and a few µs anywhere.
 ///
 /// # Examples
 ///

@@ -1,5 +1,5 @@
-//! Which page goes first: what this process knows of the pages, and of when they will be used. It is memory only; what is true stands in the
-//! pages' headers.
+//! Which page goes first: what this process knows of the pages, and of when they will be used. It is memory only; what is true stands in
+//! the pages' headers.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -213,8 +213,8 @@ impl Index {
         first
     }
 
-    /// How far away the next use is of pages that none of this process's runs has used yet: each is used once in an epoch, so they are by now
-    /// used in what is left of the first, or not at all.
+    /// How far away the next use is of pages that none of this process's runs has used yet: each is used once in an epoch, so they are by
+    /// now used in what is left of the first, or not at all.
     fn unclaimed(&self) -> Distance {
         let left = self.clocks.values().map(|clock| {
             let end = clock.began.saturating_add(clock.lap);

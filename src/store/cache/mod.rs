@@ -24,46 +24,50 @@ use crate::error::BoxError;
 use crate::sync::plain::AtomicU64;
 use crate::sync::{Arc, Ordering};
 
-/// A [`Store`] that keeps what it reads of another in a folder, within a number of bytes: on a disk of this machine, for all of its processes.
+/// A [`Store`] that keeps what it reads of another in a folder, within a number of bytes: on a disk of this machine, for all of its
+/// processes.
 ///
-/// Objects are kept in *pages* of 1 MiB. What is there is read from the folder; what is missing is requested of the store, each run of pages by
-/// one request, and kept. Once the folder holds all that an epoch reads, the next one makes no request. [`list`](Store::list) and
+/// Objects are kept in *pages* of 1 MiB. What is there is read from the folder; what is missing is requested of the store, each run of
+/// pages by one request, and kept. Once the folder holds all that an epoch reads, the next one makes no request. [`list`](Store::list) and
 /// [`object`](Store::object) always ask the store.
 ///
 /// It goes between a store and whatever reads it: shards, arrays, pictures, or a data set of the program's own.
 ///
 /// # Which pages go
 ///
-/// Where there is not room for all, the page that is used last goes first, or is not kept at all. Under [`Blocked`](crate::dataset::Blocked) with
-/// a [`BlockSampler`](crate::sampler::BlockSampler) (tar shards, row groups), the order of the next epoch says when that is, and ranks of one
-/// machine share what they know: about as many reads are hits as could be. For any other order, what is there stays, so that of data that is read once
-/// in an epoch the part is a hit that there is room for. (To evict what was used least recently would leave next to none.) Pages of objects that this
-/// process has neither listed nor read are the first to go: so jobs with different data should have a folder each.
+/// Where there is not room for all, the page that is used last goes first, or is not kept at all. Under
+/// [`Blocked`](crate::dataset::Blocked) with a [`BlockSampler`](crate::sampler::BlockSampler) (tar shards, row groups), the order of the
+/// next epoch says when that is, and ranks of one machine share what they know. For any other order, what is there stays. Either way, of
+/// data that is read once in an epoch, the part is a hit that there is room for, which is near the optimum. (To evict what was used least
+/// recently would leave a tenth to a half of that.) Pages of objects that this process has neither listed nor read are the first to go: so
+/// jobs with different data should have a folder each.
 ///
 /// # Several processes
 ///
-/// Any number of processes may use a folder at a time: the ranks of a machine, jobs one after the other, a job that is resumed. `max_bytes` is
-/// for all of them together. If two want a page at the same time, one requests it, and the other waits; if the first fails or dies, the other requests
-/// it by itself. A process may be killed at any moment: pages appear when they are complete, and what a dead process was fetching is removed when a
-/// cache is opened there, at the latest.
+/// Any number of processes may use a folder at a time: the ranks of a machine, jobs one after the other, a job that is resumed. `max_bytes`
+/// is for all of them together. If two want a page at the same time, one requests it, and the other waits; if the first fails or dies, the
+/// other requests it by itself. A process may be killed at any moment: pages appear when they are complete, and what a dead process was
+/// fetching is removed when a cache is opened there, at the latest.
 ///
-/// Files are locked (`flock`), so the folder must be on a disk of this machine: on NFS, locks may take long or be lost. Only systems of the kind of Unix have such locks.
+/// Files are locked (`flock`), so the folder must be on a disk of this machine: on NFS, locks may take long or be lost. Only systems of the
+/// kind of Unix have such locks.
 ///
 /// # When the folder fails
 ///
-/// A disk that is full, a folder that has become read-only or has vanished, a page that was torn by a loss of power (each 64 KiB have a checksum, XXH64): no
-/// read fails, and none returns other bytes. What cannot be kept is read from the store. The first failure is a warning in the log, and
-/// [`stats`](DiskCache::stats) counts all.
+/// A disk that is full, a folder that has become read-only or has vanished, a page that was torn by a loss of power (each 64 KiB have a
+/// checksum, XXH64): no read fails, and none returns other bytes. What cannot be kept is read from the store. The first failure is a
+/// warning in the log, and [`stats`](DiskCache::stats) counts all.
 ///
 /// # Versions
 ///
-/// A page belongs to a version of an object ([`Object::version`], its ETag). If the object is written again, and listed again, it has other pages, and the old ones
-/// are the first to go. *An object without a version is never kept*: each read goes to the store, with a warning for the first.
+/// A page belongs to a version of an object ([`Object::version`], its ETag). If the object is written again, and listed again, it has other
+/// pages, and the old ones are the first to go. *An object without a version is never kept*: each read goes to the store, with a warning
+/// for the first.
 ///
 /// # Memory
 ///
-/// What is read, and once more of that as long as it is fetched together with pages that were there. With a full folder, some 100 bytes a page in each process: 100 MB for
-/// 1 TiB. While pages are fetched, each has a file open, 256 at most.
+/// What is read, and once more of that as long as it is fetched together with pages that were there. With a full folder, some 100 bytes a
+/// page in each process: 100 MB for 1 TiB. While pages are fetched, each has a file open, 256 at most.
 ///
 /// # Examples
 ///
@@ -148,14 +152,17 @@ pub struct DiskCacheStats {
 }
 
 impl DiskCache {
-    /// Opens a folder as a cache of a store, with at most so many bytes in it (of pages and their headers, all processes together). The folder is made if there is none.
+    /// Opens a folder as a cache of a store, with at most so many bytes in it (of pages and their headers, all processes together). The
+    /// folder is made if there is none.
     ///
-    /// What dead processes have left is removed, and pages beyond `max_bytes` are. The folder is listed, which takes about a second for a million pages.
+    /// What dead processes have left is removed, and pages beyond `max_bytes` are. The folder is listed, which takes about a second for a
+    /// million pages.
     ///
     /// # Errors
     ///
-    /// If the folder cannot be made, listed, written or locked, has files and is no cache, or is one of another version; if `max_bytes` has no room for
-    /// a page; or if the store does not say what it is ([`Store::locate`] of `""` is empty), so that its objects could be mistaken for another's.
+    /// If the folder cannot be made, listed, written or locked, has files and is no cache, or is one of another version; if `max_bytes` has
+    /// no room for a page; or if the store does not say what it is ([`Store::locate`] of `""` is empty), so that its objects could be
+    /// mistaken for another's.
     pub fn open(
         store: impl Store,
         folder: impl Into<PathBuf>,

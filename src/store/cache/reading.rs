@@ -141,8 +141,8 @@ struct Run<'a, F: Files> {
 }
 
 impl<F: Files> Cache<F> {
-    /// Makes a cache of a folder that there is. What is left of processes that died is removed when the folder is locked for the first time,
-    /// if need be.
+    /// Makes a cache of a folder that there is. What is left of processes that died is removed when the folder is locked for the first
+    /// time, if need be.
     pub(super) fn new(files: F, inner: Arc<dyn Store>, page_bytes: u64, max_bytes: u64) -> Self {
         Cache {
             files,
@@ -235,7 +235,9 @@ impl<F: Files> Cache<F> {
                 return false;
             }
         };
-        bytes.resize(length, 0);
+        if bytes.is_empty() {
+            *bytes = vec![0; length]; // (zeros that the system has)
+        }
         let wanted = target.wanted(page);
         let stamp = self.take_open(target, page, &file, &mut bytes[target.place(&wanted)]);
         match stamp {

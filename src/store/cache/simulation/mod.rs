@@ -1,8 +1,9 @@
 //! The cache on a file system that is simulated, by a seed: processes die at each operation on a file, writes are partial, the disk is
 //! full, and power is lost.
 //!
-//! Each process is a thread that runs the cache as it is. One of them goes on at a time, and at each operation the seed says which: so a run
-//! depends on its seed alone. A test says which seeds it takes; with `PINFEED_SECONDS` it goes on with new ones, from `PINFEED_SEED` on, for so long:
+//! Each process is a thread that runs the cache as it is. One of them goes on at a time, and at each operation the seed says which: so a
+//! run depends on its seed alone. A test says which seeds it takes; with `PINFEED_SECONDS` it goes on with new ones, from `PINFEED_SEED`
+//! on, for so long:
 //!
 //! ```text
 //! cargo test --lib store::cache::simulation -- --nocapture

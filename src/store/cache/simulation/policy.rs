@@ -1,5 +1,5 @@
-//! How many reads are hits where there is not room for all: beside an optimum that knows everything, and beside evicting what was used least
-//! recently.
+//! How many reads are hits where there is not room for all: beside an optimum that knows everything, and beside evicting what was used
+//! least recently.
 
 #[cfg(test)]
 mod tests {
@@ -227,7 +227,8 @@ mod tests {
                 println!(
                     "| {percent} % | {pages} | {ranks} | {least:.1} % | {percent} % | {own:.1} % | {best:.1} % |"
                 );
-                // (The optimum knows, too, when a neighbour comes that shares a page. With little room, such pages are half of what it hits.)
+                // (The optimum knows, too, when a neighbour comes that shares a page. With little room, such pages are half of what it
+                // hits.)
                 let near = if percent < 50 { 0.5 } else { 0.85 };
                 assert!(own > least, "{own} {least}");
                 assert!(own >= near * best, "{own} {best}");
