@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # What the gate does with the same seeds each time is done with new ones: schedules of the pipeline's threads, the hostile device's delays,
-# and programs drawn by proptest. A failure names its seed, which becomes a test before anything else is done.
+# programs drawn by proptest, and processes that die with a cache on a simulated disk. A failure names its seed, which becomes a test before
+# anything else is done.
 #
 #     ci/seeds.sh             five minutes of schedules, then the tests five times
 #     SEEDS_SECONDS=3600 ci/seeds.sh
@@ -16,5 +17,6 @@ for _ in {1..5}; do
     step "PROPTEST_RNG_SEED=$PROPTEST_RNG_SEED"
     cargo test --lib --test hostile "${tests[@]}"
 done
+PINFEED_SEED=$((RANDOM * 32768 + RANDOM)) PINFEED_SECONDS=20 run cargo test --lib store::cache::simulation -- --nocapture
 run bash ci/shuttle.sh "$seconds"
 note "$seconds s of schedules; hostile and ${#tests[@]} other groups of tests, and the unit tests, five times"

@@ -1,5 +1,6 @@
 //! Calls to the operating system (page-locking, memory sizes, reading ahead), each with a portable fallback.
 
+pub(crate) mod file_lock;
 pub(crate) mod numa;
 pub(crate) mod room;
 

@@ -340,8 +340,7 @@ impl Announcer {
             .then(|| shared.options.openings(start, self.share));
         // Of samples that are left out at the end, none is needed.
         let end = partition.position_after(partition.batches());
-        let needed = openings??.take_while(move |opening| opening.first < end);
-        Some(Openings::new(needed))
+        Some(openings??.before(end))
     }
 
     /// The data set is going to be told of a pass, but of no samples. `None`: the pass is over.

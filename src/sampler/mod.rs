@@ -45,6 +45,7 @@ mod tokens;
 mod weighted;
 
 pub use batches::{BatchSampler, Batches};
+pub(crate) use blocks::Again;
 pub use blocks::{BlockSampler, Blocks, Opening, Openings};
 pub use fixed::FixedBatchSampler;
 pub use grouped::GroupedBatchSampler;

@@ -229,13 +229,13 @@ fn compare(object: &Object, path: &Path, metadata: &Metadata) -> Result<(), BoxE
 }
 
 #[cfg(unix)]
-fn read_exact_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
+pub(super) fn read_exact_at(file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
     std::os::unix::fs::FileExt::read_exact_at(file, bytes, at)
 }
 
 /// (Windows moves the handle's place too; the handle is the reader's own.)
 #[cfg(windows)]
-fn read_exact_at(file: &File, mut bytes: &mut [u8], mut at: u64) -> io::Result<()> {
+pub(super) fn read_exact_at(file: &File, mut bytes: &mut [u8], mut at: u64) -> io::Result<()> {
     while !bytes.is_empty() {
         match std::os::windows::fs::FileExt::seek_read(file, bytes, at) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -251,7 +251,7 @@ fn read_exact_at(file: &File, mut bytes: &mut [u8], mut at: u64) -> io::Result<(
 }
 
 #[cfg(not(any(unix, windows)))]
-fn read_exact_at(mut file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
+pub(super) fn read_exact_at(mut file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
     use std::io::{Read, Seek};
     file.seek(io::SeekFrom::Start(at))?;
     file.read_exact(bytes)

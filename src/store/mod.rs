@@ -11,18 +11,24 @@
 //! | `az://container/train` | of Azure | `AZURE_STORAGE_ACCOUNT_NAME`, and `AZURE_STORAGE_ACCOUNT_KEY`, `AZURE_STORAGE_SAS_TOKEN` or those of an identity |
 //! | `https://host/train`, `http://` | a folder of a web server. It lists with WebDAV only; any other takes [`Store::object`] by key | none |
 //!
+//! A [`DiskCache`] keeps what is read of any of them on a disk of this machine.
+//!
 //! All but folders take the feature `object-store`, and are a `RemoteStore`, which says how requests are limited and made again. Credentials
 //! are found as the crate [object_store](https://docs.rs/object_store) finds them, and are in no error, log or `Debug`.
 
+mod cache;
 mod coalesce;
 mod error;
 mod local;
+mod next_use;
 #[cfg(feature = "object-store")]
 mod remote;
 mod url;
 
+pub use cache::{DiskCache, DiskCacheStats};
 pub use error::{StoreError, StoreErrorKind};
 pub use local::LocalFiles;
+pub(crate) use next_use::{NextUse, Rest, with_next_use};
 #[cfg(feature = "object-store")]
 pub use remote::{RemoteStats, RemoteStore};
 

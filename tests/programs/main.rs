@@ -93,6 +93,7 @@ programs! {
     private_training,
     queries,
     ranks,
+    ranks_with_one_cache,
     rare_class,
     readme,
     record_files,
@@ -170,7 +171,9 @@ programs! {
     compressed_shards,
     crawled_text,
     fewer_machines,
+    killed_with_a_cache,
     shards_on_ranks,
+    shards_with_a_cache,
     tar_shards,
 }
 

@@ -456,3 +456,34 @@ fn pictures_are_decoded_not_collated() {
     let copied = decoded(move |_, _| Ok(LazyImage::rgb(pixels()?)?));
     assert_eq!(copied, Duration::ZERO);
 }
+
+/// A cache whose folder fails says so once, with what to expect; and so does one of objects that have no version.
+#[test]
+#[cfg(all(unix, not(miri)))] // it locks files
+fn a_cache_that_cannot_keep_says_so_once() {
+    use pinfeed::store::{DiskCache, LocalFiles, Object, Store};
+    let home = tempfile::tempdir().unwrap();
+    let (files, folder) = (home.path().join("files"), home.path().join("cache"));
+    std::fs::create_dir(&files).unwrap();
+    std::fs::write(files.join("a.bin"), [7; 100]).unwrap();
+    let cache = DiskCache::open(LocalFiles::open(&files).unwrap(), &folder, 1 << 30).unwrap();
+    let object = cache.object("a.bin").unwrap();
+    let read = |object: &Object| assert_eq!(cache.read(object, 1..3).unwrap(), [7, 7]);
+    std::fs::remove_dir_all(&folder).unwrap();
+    let (said, ()) = logged(|| (0..5).for_each(|_| read(&object)));
+    assert_eq!(said.len(), 1, "{said:?}");
+    for words in [
+        &*folder.to_string_lossy(),
+        "No such file",
+        "DiskCache::stats",
+    ] {
+        assert!(said[0].contains(words), "{said:?}");
+    }
+    let object = Object {
+        version: None,
+        ..object
+    };
+    let (said, ()) = logged(|| (0..5).for_each(|_| read(&object)));
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(said[0].contains("a.bin has no version (ETag)"), "{said:?}");
+}

@@ -9,6 +9,7 @@ mod arrays;
 mod blocks;
 mod buckets;
 mod datasets;
+mod disk_cache;
 mod filtered;
 mod get_many;
 mod interrupted;

@@ -22,7 +22,7 @@ use std::ops::Range;
 use std::time::Duration;
 
 use crate::dataset::Pass;
-use crate::sampler::{Opening, Openings};
+use crate::sampler::{Again, Opening, Openings};
 use crate::sync::{Instant, planted};
 
 /// A pass, in the order in which they began, and where in it: a position, and which of the pieces that begin there.
@@ -101,6 +101,8 @@ struct Course {
     line: u64,
     timeout: Option<Duration>,
     openings: Left,
+    /// When their samples come in the next epoch, if that is known.
+    again: Option<Again>,
     /// The next one of them, and how many bytes it has.
     next: Option<(Opening, usize)>,
     /// The pieces that it needs, by their first samples.
@@ -160,6 +162,14 @@ pub(super) enum Found<F> {
     Alone(Option<Use>),
     /// It had one, and that is not needed any more: the pass is over, or the sample's batch has failed.
     Gone,
+}
+
+/// What is to be fetched.
+pub(super) struct Wanted {
+    pub(super) block: u64,
+    pub(super) samples: Range<u64>,
+    /// For whom, and what says when it is fetched again.
+    pub(super) again: Option<(Again, Opening)>,
 }
 
 /// A sample of a piece that a `get` is at.
@@ -230,6 +240,7 @@ impl<F: Clone> Pieces<F> {
             id: pass.id(),
             line: pass.line,
             timeout: pass.timeout,
+            again: openings.as_ref().and_then(Openings::again),
             openings: openings.map_or(Left::None, Left::Some),
             next: None,
             needs: BTreeMap::new(),
@@ -666,9 +677,27 @@ impl<F: Clone> Pieces<F> {
     }
 
     /// What is to be fetched for a piece; `None`: it is not needed any more.
-    pub(super) fn wanted(&self, piece: u64) -> Option<(u64, Range<u64>)> {
+    pub(super) fn wanted(&self, piece: u64) -> Option<Wanted> {
         let piece = self.pieces.get(&piece)?;
-        Some((piece.block, piece.samples.clone()))
+        // (One sample in place of another says nothing of its block.)
+        let needs = piece.needs.iter().filter(|_| !piece.is_single);
+        let first = needs.min_by_key(|need| need.turn);
+        let again = first.and_then(|need| {
+            let again = self.passes.get(&need.pass)?.again.clone()?;
+            let opening = Opening {
+                block: piece.block,
+                samples: piece.samples.clone(),
+                first: need.turn.1,
+                until: need.until,
+                uses: need.left,
+            };
+            Some((again, opening))
+        });
+        Some(Wanted {
+            block: piece.block,
+            samples: piece.samples.clone(),
+            again,
+        })
     }
 
     /// A piece was fetched. Gives it back if it is not needed any more.

@@ -6,13 +6,14 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::BlockSource;
-use super::pieces::{Gone, Pieces};
+use super::pieces::{Gone, Pieces, Wanted};
 #[cfg(doc)]
 use crate::dataset::Staged;
 use crate::dataset::StagedDataset;
 use crate::error::{BoxError, drop_each, is_temporary, panic_message};
 use crate::rng::SampleRng;
 use crate::sampler::Blocks;
+use crate::store::{NextUse, Rest, with_next_use};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// What was fetched of a piece: its samples share it.
@@ -93,10 +94,30 @@ impl<S: BlockSource> StagedDataset for Requests<S> {
 
     fn fetch(&self, piece: u64) -> Result<(), BoxError> {
         let wanted = self.pieces.lock().wanted(piece);
-        let Some((block, samples)) = wanted else {
+        let Some(Wanted {
+            block,
+            samples,
+            again,
+        }) = wanted
+        else {
             return Ok(());
         };
-        let fetched = self.fetch_piece(block, samples);
+        // (Without the lock: it puts a track of the next epoch in order.)
+        let next_use = again.map(|(again, opening)| {
+            let positions = again.positions(&opening);
+            let samples = opening.samples.end - opening.samples.start;
+            NextUse {
+                run: again.run,
+                now: positions.now,
+                next: positions.next,
+                rest: positions.rest.map(|(behind, next)| Rest {
+                    behind: (behind, samples),
+                    next,
+                }),
+                lap: again.samples.max(1),
+            }
+        });
+        let fetched = with_next_use(next_use, || self.fetch_piece(block, samples));
         let unwanted = self.pieces.lock().fetched(piece, fetched);
         drop(unwanted); // (`Staged` catches what panics.)
         Ok(())

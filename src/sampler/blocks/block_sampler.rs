@@ -3,6 +3,7 @@
 use std::fmt;
 use std::num::NonZeroU64;
 
+use super::again::Again;
 use super::known::Known;
 use super::merge::{Merge, Pieces};
 use super::row::Row;
@@ -35,8 +36,8 @@ use crate::sync::Arc;
 ///
 /// # Cost
 ///
-/// 8 bytes a block if their sizes differ, and 16 for each that this rank's tracks read, in each of two epochs. Of each track, 256 indices
-/// are kept, because 64 are computed together: a lookup takes about 0.1 µs where they come in order, and a few µs anywhere.
+/// 8 bytes a block if their sizes differ, and 16 for each that this rank's tracks read, in each of three epochs at most. Of each track, 256
+/// indices are kept, because 64 are computed together: a lookup takes about 0.1 µs where they come in order, and a few µs anywhere.
 ///
 /// # Examples
 ///
@@ -284,14 +285,19 @@ impl Sampler for BlockSampler {
     }
 
     fn openings(&self, epoch: u64, from: u64, lane: u64, lanes: u64) -> Option<Openings> {
-        let pieces = match &self.order {
-            Order::InOrder(blocks) => Pieces::InOrder(Arc::clone(blocks)),
-            Order::Shuffled(order) => Pieces::Shuffled {
-                epoch: order.epoch(epoch),
-                order: Arc::clone(order),
-            },
+        let (pieces, shuffled) = match &self.order {
+            Order::InOrder(blocks) => (Pieces::InOrder(Arc::clone(blocks)), None),
+            Order::Shuffled(order) => (
+                Pieces::Shuffled {
+                    epoch: order.epoch(epoch),
+                    order: Arc::clone(order),
+                },
+                Some(Arc::clone(order)),
+            ),
         };
-        Some(Openings::new(Merge::new(pieces, from, lane, lanes)))
+        let again = Again::new(self.fingerprint(), self.len(), epoch, shuffled);
+        let openings = Openings::new(Merge::new(pieces, from, lane, lanes));
+        Some(openings.with_again(again))
     }
 
     /// The first two attempts stay within the piece, which is open. The next ones are of pieces that are open in other tracks: first of

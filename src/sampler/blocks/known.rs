@@ -1,4 +1,4 @@
-//! What is kept of the order: the tracks' pieces in two epochs, and of each track the indices that come next.
+//! What is kept of the order: the tracks' pieces in three epochs, and of each track the indices that come next.
 
 use std::collections::VecDeque;
 
@@ -12,8 +12,9 @@ const CHUNK: usize = 64;
 /// How many such chunks of a track are kept: workers and announcements are at different places of it.
 const CHUNKS: usize = 4;
 
-/// How many epochs' tracks are kept: those of the epoch that the program is at, and of the next.
-const EPOCHS: usize = 2;
+/// How many epochs' tracks are kept: those of the epoch that the program is at, of the next, which begins early, and of the one behind
+/// that, which a cache asks for.
+const EPOCHS: usize = 3;
 
 /// The order of a run, and what of it is known. All of that follows from the row: threads that need the same thing at the same time may
 /// each compute it, and none waits for another longer than it takes to look.

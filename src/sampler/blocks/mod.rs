@@ -19,10 +19,12 @@
 //! | --- | --- |
 //! | `sizes.rs` | [`Blocks`]: where each begins |
 //! | `row.rs`, `track.rs` | the order: steps 1, and 2 and 3 |
-//! | `known.rs` | what is kept of it: the tracks' pieces in two epochs, and the next indices of each track |
+//! | `known.rs` | what is kept of it: the tracks' pieces in three epochs, and the next indices of each track |
 //! | `block_sampler.rs` | [`BlockSampler`]: the order as a sampler |
 //! | `openings.rs`, `merge.rs` | [`Openings`]: which pieces a lane needs, and when |
+//! | `again.rs` | when an epoch comes to the samples of an opening of the one before |
 
+mod again;
 mod block_sampler;
 mod known;
 mod merge;
@@ -31,6 +33,7 @@ mod row;
 mod sizes;
 mod track;
 
+pub(crate) use again::Again;
 pub use block_sampler::BlockSampler;
 pub use openings::{Opening, Openings};
 pub use sizes::Blocks;

@@ -3,6 +3,8 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::again::Again;
+
 /// A stretch of a block that a lane begins to need.
 ///
 /// A *lane* is what takes every `lanes`-th position of an epoch's order: a rank or, where several devices share a rank's batches, one of
@@ -55,7 +57,11 @@ pub struct Opening {
 /// assert_eq!(found, [(0, 1, 3, 2), (1, 3, 5, 2)]);
 /// # Ok::<(), pinfeed::BoxError>(())
 /// ```
-pub struct Openings(Box<dyn Iterator<Item = Opening> + Send>);
+pub struct Openings {
+    openings: Box<dyn Iterator<Item = Opening> + Send>,
+    /// `None`: when their samples come again is not known.
+    again: Option<Again>,
+}
 
 impl Openings {
     /// Wraps the openings of a sampler of the program's own, which come in the order of [`Opening::first`].
@@ -74,7 +80,31 @@ impl Openings {
         I: IntoIterator<Item = Opening>,
         I::IntoIter: Send + 'static,
     {
-        Openings(Box::new(openings.into_iter()))
+        Openings {
+            openings: Box::new(openings.into_iter()),
+            again: None,
+        }
+    }
+
+    /// These openings, and when their samples come again.
+    pub(super) fn with_again(self, again: Again) -> Openings {
+        Openings {
+            again: Some(again),
+            ..self
+        }
+    }
+
+    pub(crate) fn again(&self) -> Option<Again> {
+        self.again.clone()
+    }
+
+    /// Those that begin before a position.
+    pub(crate) fn before(self, end: u64) -> Openings {
+        let openings = self.openings.take_while(move |opening| opening.first < end);
+        Openings {
+            openings: Box::new(openings),
+            again: self.again,
+        }
     }
 }
 
@@ -82,11 +112,11 @@ impl Iterator for Openings {
     type Item = Opening;
 
     fn next(&mut self) -> Option<Opening> {
-        self.0.next()
+        self.openings.next()
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.0.size_hint()
+        self.openings.size_hint()
     }
 }
 

@@ -112,6 +112,14 @@ impl Track {
         })
     }
 
+    /// The pieces that have some of these samples.
+    pub(super) fn pieces_with(&self, samples: &Range<u64>) -> Vec<Piece> {
+        let pieces = (0..self.starts.len()).filter_map(|at| self.piece(at));
+        let has_some =
+            |piece: &Piece| piece.samples.start < samples.end && samples.start < piece.samples.end;
+        pieces.filter(has_some).collect()
+    }
+
     /// The number of the piece that a position of the track lies in; behind the last, how many there are.
     pub(super) fn number(&self, position: u64) -> usize {
         self.ends.partition_point(|end| *end <= position)
