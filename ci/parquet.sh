@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# The package pinfeed-parquet, which no other job's tests build: its tests, against files that pyarrow and Python's `datasets` wrote; its programs and
+# its documentation; and its example, on files that it writes. (Clippy, the documentation's links and the oldest Rust are ci/clippy.sh, ci/doc.sh and ci/msrv.sh.)
+. "$(dirname "$0")/lib.sh"
+
+run cargo test --package pinfeed-parquet --features object-store
+run cargo run --package pinfeed-parquet --example parquet
+cargo run --package pinfeed-parquet --example parquet -- /nonexistent 2>/dev/null && exit 1 # a folder that is not there is an error
+run cargo run --package pinfeed-parquet --example parquet -- "parquet/tests/fixtures/codecs/*.parquet" x
+run python3 -m py_compile parquet/benches/rows.py parquet/tests/fixtures/make.py

@@ -1,0 +1,159 @@
+//! Rows a second of Parquet files: by this library, and by arrow's own reader, which only decodes.
+//!
+//!     cargo bench -p pinfeed-parquet --bench rows -- /tmp/rows
+//!
+//! `rows.py` beside this file writes the folder, says what is in it, and measures `datasets` and LitData. A line is the best of three epochs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a bench that cannot read its files ends
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
+use std::time::Instant;
+
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use pinfeed::dataset::IntoDataset;
+use pinfeed::{DataLoader, Dataset, Host, Sample};
+use pinfeed_parquet::Parquet;
+
+const FEATURES: [&str; 8] = ["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"];
+
+fn main() {
+    // (Cargo gives it arguments of its own.)
+    let folder = std::env::args()
+        .skip(1)
+        .find(|argument| !argument.starts_with('-'));
+    let Some(folder) = folder.map(PathBuf::from).filter(|folder| folder.is_dir()) else {
+        println!("nothing is measured: give the folder that `rows.py write` has made");
+        return;
+    };
+    numbers(&folder.join("numbers"));
+    pictures(&folder.join("images"));
+}
+
+fn measure(name: &str, mut epoch: impl FnMut() -> u64) -> f64 {
+    let mut best = 0f64;
+    for _ in 0..3 {
+        let began = Instant::now();
+        let rows = epoch();
+        best = best.max(rows as f64 / began.elapsed().as_secs_f64());
+    }
+    println!("{name:60} {best:12.0} rows/s");
+    best
+}
+
+/// Decodes all files, each by one of several threads, and drops what comes.
+fn arrow(folder: &Path, threads: usize) -> u64 {
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let files: Vec<PathBuf> = files
+        .filter(|path| path.extension().is_some_and(|of| of == "parquet"))
+        .collect();
+    let (files, rows) = (Mutex::new(files), Mutex::new(0));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let Some(file) = files.lock().unwrap().pop() else {
+                        break;
+                    };
+                    let reader =
+                        ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap())
+                            .unwrap();
+                    let reader = reader.with_batch_size(8192).build().unwrap();
+                    let decoded: u64 = reader.map(|batch| batch.unwrap().num_rows() as u64).sum();
+                    *rows.lock().unwrap() += decoded;
+                }
+            });
+        }
+    });
+    rows.into_inner().unwrap()
+}
+
+fn epochs<D>(
+    name: &str,
+    data: impl Fn() -> D,
+    batch: usize,
+    count: impl Fn(<<D::Dataset as Dataset>::Sample as Sample>::Batch) -> u64,
+) -> f64
+where
+    D: IntoDataset,
+    <D::Dataset as Dataset>::Sample: Sample,
+{
+    let mut best = 0f64;
+    for (order, shuffle) in [(", in order", false), ("", true)] {
+        for workers in [1, 2] {
+            let loader = DataLoader::builder(data())
+                .batch_size(batch)
+                .shuffle(shuffle)
+                .seed(1)
+                .num_workers(workers)
+                .build()
+                .unwrap();
+            let mut epoch = 0;
+            let rate = measure(&format!("{name}, {workers} workers{order}"), || {
+                epoch += 1;
+                loader.epoch(epoch).map(|batch| count(batch.unwrap())).sum()
+            });
+            best = best.max(rate);
+        }
+    }
+    best
+}
+
+fn numbers(folder: &Path) {
+    for threads in [1, 2] {
+        measure(
+            &format!("arrow's reader, numbers, {threads} threads"),
+            || arrow(folder, threads),
+        );
+    }
+    let place = folder.display().to_string();
+    let columns = || FEATURES.into_iter().chain(["y"]);
+    let data = Parquet::open(&place).unwrap().columns(columns());
+    let data = data.build(|row, _| {
+        let mut features = [0f32; 8];
+        for (feature, name) in features.iter_mut().zip(FEATURES) {
+            *feature = row.get(name)?;
+        }
+        Ok((features, row.get::<i64>("y")?))
+    });
+    let data = data.unwrap();
+    println!("{data:?}");
+    epochs(
+        "pinfeed, numbers, rows",
+        || data.clone(),
+        1024,
+        |(_, labels)| labels.len() as u64,
+    );
+}
+
+fn pictures(folder: &Path) {
+    for threads in [1, 2] {
+        measure(
+            &format!("arrow's reader, images, {threads} threads"),
+            || arrow(folder, threads),
+        );
+    }
+    let place = folder.display().to_string();
+    let data = Parquet::open(&place)
+        .unwrap()
+        .columns(["image.bytes", "label"]);
+    let data = data
+        .build(|row, _| {
+            Ok((
+                Host(row.bytes("image.bytes")?.to_vec()),
+                row.get::<i64>("label")?,
+            ))
+        })
+        .unwrap();
+    println!("{data:?}");
+    epochs(
+        "pinfeed, images, bytes",
+        || data.clone(),
+        64,
+        |(_, labels)| labels.len() as u64,
+    );
+}
