@@ -13,4 +13,5 @@ check --package pinfeed
 check --package pinfeed --no-default-features
 check --package pinfeed --features arrays,nvtx,object-store,serde,testing,tokio,tracing,webdataset
 check --package pinfeed-derive
+check --package pinfeed-parquet
 note "Rust $version"

@@ -127,12 +127,14 @@ impl Values {
             Values::Bytes(values) => (values.views(), values.data_buffers()),
             _ => return self.bytes(at).map(|bytes| Shared(Buffer::from(bytes))),
         };
-        let view = arrow_array::array::ByteView::from(*views.get(at)?);
-        let bytes = match view.length {
+        // (A view: the length, the first four bytes, which page, and where in it. One of at most 12 bytes has these instead.)
+        let view = *views.get(at)?;
+        let (length, page, offset) = (view as u32, (view >> 64) as u32, (view >> 96) as u32);
+        let bytes = match length {
             0..=12 => Buffer::from(self.bytes(at)?),
-            length => {
-                let page = buffers.get(view.buffer_index as usize)?;
-                page.slice_with_length(view.offset as usize, length as usize)
+            _ => {
+                let page = buffers.get(page as usize)?;
+                page.slice_with_length(offset as usize, length as usize)
             }
         };
         Some(Shared(bytes))
@@ -289,6 +291,22 @@ impl Values {
     #[inline]
     fn are_null(&self) -> bool {
         matches!(self, Values::Null | Values::Same(Scalar::Null))
+    }
+}
+
+impl std::fmt::Debug for Cell<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Cell")
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for List<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("List")
+            .field("cells", &self.cells)
+            .finish_non_exhaustive()
     }
 }
 

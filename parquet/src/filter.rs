@@ -118,6 +118,13 @@ impl std::fmt::Display for Scalar {
     }
 }
 
+fn end_of(bound: &Bound<Scalar>) -> Option<&Scalar> {
+    match bound {
+        Bound::Included(value) | Bound::Excluded(value) => Some(value),
+        Bound::Unbounded => None,
+    }
+}
+
 /// What is known of a row group's rows without reading them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Known {
@@ -176,13 +183,7 @@ impl Filter {
     fn values(&self) -> Vec<&Scalar> {
         match &self.test {
             Test::OneOf(values) => values.iter().collect(),
-            Test::Within(from, to) => {
-                let of = |bound| match bound {
-                    &Bound::Included(ref value) | &Bound::Excluded(ref value) => Some(value),
-                    Bound::Unbounded => None,
-                };
-                of(from).into_iter().chain(of(to)).collect()
-            }
+            Test::Within(from, to) => end_of(from).into_iter().chain(end_of(to)).collect(),
             Test::Present => Vec::new(),
         }
     }
@@ -337,7 +338,7 @@ fn bounds(statistics: &Statistics, kind: &Kind) -> Option<(Scalar, Scalar)> {
             number(f64::from(*of.min_opt()?), f64::from(*of.max_opt()?))
         }
         (Statistics::Double(of), Float64) => number(*of.min_opt()?, *of.max_opt()?),
-        (Statistics::ByteArray(of), Utf8View) if !of.is_min_max_deprecated() => {
+        (Statistics::ByteArray(of), Utf8View) if !statistics.is_min_max_deprecated() => {
             let text = |bytes: &[u8]| Some(Scalar::from(std::str::from_utf8(bytes).ok()?));
             Some((text(of.min_opt()?.data())?, text(of.max_opt()?.data())?))
         }

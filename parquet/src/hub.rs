@@ -51,7 +51,7 @@ pub(crate) fn find(
 
 /// The cache's folder.
 fn cache(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, BoxError> {
-    let variable = |name| variable(name).filter(|value| !value.as_os_str().is_empty());
+    let variable = |name: &str| variable(name).filter(|value| !value.as_os_str().is_empty());
     let of_home = || {
         Some(
             variable("XDG_CACHE_HOME")

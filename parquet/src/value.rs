@@ -152,27 +152,20 @@ macro_rules! integers {
         impl Number for $type {
             #[inline]
             fn of(values: &Values, at: usize) -> Result<$type, Misfit> {
-                macro_rules! checked {
-                    ($value:expr) => {{
-                        let value = $value;
-                        let large = || Misfit::TooLarge(value.to_string(), stringify!($type));
-                        <$type>::try_from(value).map_err(|_| large())
-                    }};
-                }
                 match values {
                     Values::$same(values) => Ok(values[at]),
                     other => match other {
-                        Values::I8(values) => checked!(values[at]),
-                        Values::I16(values) => checked!(values[at]),
-                        Values::I32(values) | Values::Time32(values) => checked!(values[at]),
-                        Values::I64(values) | Values::Time64(values) => checked!(values[at]),
-                        Values::U8(values) => checked!(values[at]),
-                        Values::U16(values) => checked!(values[at]),
-                        Values::U32(values) => checked!(values[at]),
-                        Values::U64(values) => checked!(values[at]),
+                        Values::I8(values) => fit(values[at], stringify!($type)),
+                        Values::I16(values) => fit(values[at], stringify!($type)),
+                        Values::I32(values) | Values::Time32(values) => fit(values[at], stringify!($type)),
+                        Values::I64(values) | Values::Time64(values) => fit(values[at], stringify!($type)),
+                        Values::U8(values) => fit(values[at], stringify!($type)),
+                        Values::U16(values) => fit(values[at], stringify!($type)),
+                        Values::U32(values) => fit(values[at], stringify!($type)),
+                        Values::U64(values) => fit(values[at], stringify!($type)),
                         Values::Bool(values) => Ok(values.value(at).into()),
-                        Values::Same(Scalar::Integer(value)) => checked!(*value),
-                        Values::Decimal(values, scale) => checked!(whole(values[at], *scale)?),
+                        Values::Same(Scalar::Integer(value)) => fit(*value, stringify!($type)),
+                        Values::Decimal(values, scale) => fit(whole(values[at], *scale)?, stringify!($type)),
                         _ => Err(Misfit::Type(stringify!($type))),
                     }
                 }
@@ -197,6 +190,10 @@ macro_rules! integers {
 }
 
 integers!(i8 I8, i16 I16, i32 I32, i64 I64, u8 U8, u16 U16, u32 U32, u64 U64);
+
+fn fit<V: Copy + ToString, T: TryFrom<V>>(value: V, name: &'static str) -> Result<T, Misfit> {
+    T::try_from(value).map_err(|_| Misfit::TooLarge(value.to_string(), name))
+}
 
 /// A decimal without a part behind the point.
 fn whole(value: i128, scale: i8) -> Result<i128, Misfit> {
@@ -347,7 +344,7 @@ impl<T: Value + Element> sealed::Sealed for Ragged<T> {}
 
 impl<T: Value + Element> Value for Ragged<T> {
     fn read(cell: Cell<'_>) -> Result<Ragged<T>, Misfit> {
-        Vec::read(cell).map(Ragged::from)
+        Vec::<T>::read(cell).map(Ragged::from)
     }
 }
 
@@ -355,7 +352,7 @@ impl<T: Value + Element> sealed::Sealed for Padded<T> {}
 
 impl<T: Value + Element> Value for Padded<T> {
     fn read(cell: Cell<'_>) -> Result<Padded<T>, Misfit> {
-        Vec::read(cell).map(Padded::from)
+        Vec::<T>::read(cell).map(Padded::from)
     }
 }
 
