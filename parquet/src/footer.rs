@@ -1,5 +1,7 @@
 //! Footers: which columns and row groups a file has, and where its pages lie.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use bytes::Bytes;
 use parquet::DecodeResult;
 use parquet::errors::ParquetError as Fault;
@@ -79,9 +81,12 @@ fn decode(
     place: &str,
 ) -> Result<ParquetMetaData, BoxError> {
     loop {
-        let step = decoder.try_decode();
+        let step = guarded(|| decoder.try_decode());
         match step.map_err(|fault| damaged(place, &fault))? {
-            DecodeResult::Data(metadata) => return Ok(metadata),
+            DecodeResult::Data(metadata) => {
+                check(&metadata, object, place)?;
+                return Ok(metadata);
+            }
             DecodeResult::NeedsData(ranges) => {
                 if let Some(beyond) = ranges.iter().find(|range| range.end > object.bytes) {
                     let what = format!("it names bytes {beyond:?}, of {}", object.bytes);
@@ -101,8 +106,58 @@ fn decode(
     }
 }
 
+/// Looks for numbers that cannot be: what is behind takes them for granted.
+fn check(metadata: &ParquetMetaData, object: &Object, place: &str) -> Result<(), BoxError> {
+    let wrong = |what: String| Err(ParquetError::new(place, Cause::Footer(what)).into());
+    let mut rows = 0i64;
+    for (at, row_group) in metadata.row_groups().iter().enumerate() {
+        if row_group.num_rows() < 0 {
+            return wrong(format!("row group {at} has {} rows", row_group.num_rows()));
+        }
+        rows = rows.saturating_add(row_group.num_rows());
+        for column in row_group.columns() {
+            let begin = column
+                .dictionary_page_offset()
+                .unwrap_or_else(|| column.data_page_offset());
+            let end = begin.checked_add(column.compressed_size());
+            let is_within = begin >= 0
+                && column.compressed_size() >= 0
+                && end
+                    .and_then(|end| u64::try_from(end).ok())
+                    .is_some_and(|end| end <= object.bytes);
+            if !is_within || column.num_values() < 0 || column.uncompressed_size() < 0 {
+                let path = column.column_path().string();
+                return wrong(format!(
+                    "column {path:?} of row group {at} lies at byte {begin}, with {} bytes and {} values, in a file of {} bytes",
+                    column.compressed_size(),
+                    column.num_values(),
+                    object.bytes
+                ));
+            }
+        }
+    }
+    let said = metadata.file_metadata().num_rows();
+    if rows != said {
+        return wrong(format!(
+            "it says that there are {said} rows, and its row groups have {rows}"
+        ));
+    }
+    Ok(())
+}
+
 fn damaged(place: &str, fault: &Fault) -> BoxError {
     ParquetError::new(place, Cause::Footer(said(fault))).into()
+}
+
+/// Does a step of arrow's decoders. Of damaged bytes, they may panic: that is an error of the file.
+pub(crate) fn guarded<T>(step: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
+    // (What the step has changed is not used any more if it panics.)
+    catch_unwind(AssertUnwindSafe(step)).unwrap_or_else(|panic| {
+        let message = panic.downcast_ref::<String>().map(String::as_str);
+        let message = message.or_else(|| panic.downcast_ref::<&str>().copied());
+        let message = message.unwrap_or("without a message");
+        Err(Fault::General(format!("its decoder panicked: {message}")))
+    })
 }
 
 /// What the decoder says, without its own prefix.

@@ -15,7 +15,7 @@ use pinfeed::store::{Object, Store};
 use crate::column::Column;
 use crate::error::{Cause, ParquetError};
 use crate::filter::Scalar;
-use crate::footer::said;
+use crate::footer::{guarded, said};
 use crate::kind::Leaf;
 
 /// A file, and which of its columns are read.
@@ -288,10 +288,8 @@ pub(crate) fn read(
     let mut decoder = decoder.map_err(|fault| damaged(said(&fault)))?;
     let mut batches = Vec::new();
     loop {
-        match decoder
-            .try_decode()
-            .map_err(|fault| damaged(said(&fault)))?
-        {
+        let step = guarded(|| decoder.try_decode());
+        match step.map_err(|fault| damaged(said(&fault)))? {
             DecodeResult::Data(batch) => batches.push(batch),
             DecodeResult::NeedsData(ranges) => {
                 let parts = store.read_many(object, &ranges);

@@ -36,7 +36,7 @@ fn what_pyarrow_wrote_is_read_as_pyarrow_reads_it() {
             "i8": i8, "i16": i16, "i32": i32, "u8": u8, "u16": u16, "u32": u32, "u64": u64,
             "bool": Option<bool>, "text": Option<String>, "large_text": String,
             "date": i32, "time_ms": i32, "time_us": i64, "category": Option<String>, "nothing": Option<i64>,
-            "maybe_list": Option<Vec<f32>>, "holes": Vec<Option<i64>>, "matrix": Vec<Vec<i16>>, "matrix": Vec<[i16; 3]>,
+            "maybe_list": Option<Vec<f32>>, "holes": Vec<Option<i64>>, "matrix": Vec<Vec<i16>>, "matrix": Vec<[i16; 2]>,
             "large_list": Vec<String>, "vector": [f32; 3], "vector": Vec<f32>,
         );
     }
@@ -181,8 +181,8 @@ fn numbers_become_other_numbers() {
     );
     for (error, said) in [
         (
-            column::<i8>("types.parquet", "id").unwrap_err(),
-            "row 28, column \"id\": it is 128 (int64), which i8 does not hold",
+            column::<i8>("types.parquet", "u8").unwrap_err(),
+            "row 0, column \"u8\": it is 255 (uint8), which i8 does not hold",
         ),
         (
             column::<u8>("types.parquet", "i8").unwrap_err(),
@@ -225,10 +225,7 @@ fn numbers_become_other_numbers() {
             "it is null: take it as an Option",
         ),
     ] {
-        assert!(
-            error.to_string().contains(said) || said.contains("row 28"),
-            "{error}"
-        );
+        assert!(error.to_string().contains(said), "{error}");
     }
 }
 
@@ -258,14 +255,7 @@ fn lists_are_collated() {
     let (tokens, padded, matrix, vector, lists) = loader.epoch(0).next().unwrap().unwrap();
     assert_eq!(tokens.offsets.as_slice()[..6], [0, 0, 1, 3, 6, 6]);
     assert_eq!(padded.values.shape()[..], [20, 3]);
-    assert_eq!(
-        matrix.shape()[..],
-        [20, 3, 2].map(|n| if n == 2 { 3 } else { n })[..1]
-            .iter()
-            .copied()
-            .chain([3, 2])
-            .collect::<Vec<_>>()[..]
-    );
+    assert_eq!(matrix.shape()[..], [20, 3, 2]);
     assert_eq!(vector.shape()[..], [20, 3]);
     assert_eq!(lists.offsets.len(), 21);
 }
