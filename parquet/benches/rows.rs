@@ -8,13 +8,15 @@
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use pinfeed::collate::Stack;
 use pinfeed::dataset::IntoDataset;
-use pinfeed::{DataLoader, Dataset, Host, Sample};
+use pinfeed::loader::Builder;
+use pinfeed::{Batch, DataLoader, Host, TensorDataset};
 use pinfeed_parquet::Parquet;
 
 const FEATURES: [&str; 8] = ["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"];
@@ -32,7 +34,7 @@ fn main() {
     pictures(&folder.join("images"));
 }
 
-fn measure(name: &str, mut epoch: impl FnMut() -> u64) -> f64 {
+fn measure(name: &str, mut epoch: impl FnMut() -> u64) {
     let mut best = 0f64;
     for _ in 0..3 {
         let began = Instant::now();
@@ -40,7 +42,6 @@ fn measure(name: &str, mut epoch: impl FnMut() -> u64) -> f64 {
         best = best.max(rows as f64 / began.elapsed().as_secs_f64());
     }
     println!("{name:60} {best:12.0} rows/s");
-    best
 }
 
 /// Decodes all files, each by one of several threads, and drops what comes.
@@ -72,35 +73,34 @@ fn arrow(folder: &Path, threads: usize) -> u64 {
     rows.into_inner().unwrap()
 }
 
-fn epochs<D>(
+fn epochs<B: Batch>(
     name: &str,
-    data: impl Fn() -> D,
-    batch: usize,
-    count: impl Fn(<<D::Dataset as Dataset>::Sample as Sample>::Batch) -> u64,
-) -> f64
-where
-    D: IntoDataset,
-    <D::Dataset as Dataset>::Sample: Sample,
-{
-    let mut best = 0f64;
+    loader: impl Fn(bool, usize) -> DataLoader<B>,
+    count: impl Fn(B) -> u64,
+) {
     for (order, shuffle) in [(", in order", false), ("", true)] {
         for workers in [1, 2] {
-            let loader = DataLoader::builder(data())
-                .batch_size(batch)
-                .shuffle(shuffle)
-                .seed(1)
-                .num_workers(workers)
-                .build()
-                .unwrap();
+            let loader = loader(shuffle, workers);
             let mut epoch = 0;
-            let rate = measure(&format!("{name}, {workers} workers{order}"), || {
+            measure(&format!("{name}, {workers} workers{order}"), || {
                 epoch += 1;
                 loader.epoch(epoch).map(|batch| count(batch.unwrap())).sum()
             });
-            best = best.max(rate);
         }
     }
-    best
+}
+
+fn loader<D: IntoDataset>(
+    data: D,
+    batch: usize,
+    shuffle: bool,
+    workers: usize,
+) -> Builder<D::Dataset, Stack> {
+    DataLoader::builder(data)
+        .batch_size(batch)
+        .shuffle(shuffle)
+        .seed(1)
+        .num_workers(workers)
 }
 
 fn numbers(folder: &Path) {
@@ -124,10 +124,53 @@ fn numbers(folder: &Path) {
     println!("{data:?}");
     epochs(
         "pinfeed, numbers, rows",
-        || data.clone(),
-        1024,
+        |shuffle, workers| {
+            loader(data.clone(), 1024, shuffle, workers)
+                .build()
+                .unwrap()
+        },
         |(_, labels)| labels.len() as u64,
     );
+    table(&place);
+}
+
+/// Reading all numbers, and epochs of what was read.
+fn table(place: &str) {
+    let read = |columns: &[&'static str]| {
+        Parquet::open(place)
+            .unwrap()
+            .columns(columns.iter().copied())
+    };
+    let mut table = None;
+    measure("pinfeed, numbers, `tensor`: read once", || {
+        let features = read(&FEATURES).tensor::<f32>().unwrap();
+        let labels = read(&["y"]).tensor::<i64>().unwrap();
+        let rows = labels.len() as u64;
+        table = Some((features, labels));
+        rows
+    });
+    let (features, labels) = table.unwrap();
+    let data = Arc::new(TensorDataset::new((features, labels)).unwrap());
+    for workers in [1, 2] {
+        let loader = DataLoader::builder(Arc::clone(&data))
+            .batch_size(1024)
+            .shuffle(true)
+            .seed(1)
+            .num_workers(workers)
+            .build()
+            .unwrap();
+        let mut epoch = 0;
+        measure(
+            &format!("pinfeed, numbers, `tensor`: each epoch, {workers} workers"),
+            || {
+                epoch += 1;
+                loader
+                    .epoch(epoch)
+                    .map(|batch| batch.unwrap().1.len() as u64)
+                    .sum()
+            },
+        );
+    }
 }
 
 fn pictures(folder: &Path) {
@@ -152,8 +195,7 @@ fn pictures(folder: &Path) {
     println!("{data:?}");
     epochs(
         "pinfeed, images, bytes",
-        || data.clone(),
-        64,
+        |shuffle, workers| loader(data.clone(), 64, shuffle, workers).build().unwrap(),
         |(_, labels)| labels.len() as u64,
     );
 }

@@ -124,7 +124,7 @@ impl ParquetBuilder {
         Ok(Parquet::new(inner, read))
     }
 
-    fn inner(self) -> Result<Inner, BoxError> {
+    pub(crate) fn inner(self) -> Result<Inner, BoxError> {
         if self.block_bytes == Some(0) {
             let reason = "0 bytes hold no row; the default follows from the files".to_owned();
             return Err(invalid("block_bytes", reason).into());
@@ -550,7 +550,7 @@ pub(crate) fn invalid(option: &'static str, reason: String) -> Error {
 }
 
 /// Does something to all, several at once, and returns the results in their order, or the first error in that order that came.
-fn in_parallel<I: Sync, T: Send>(
+pub(crate) fn in_parallel<I: Sync, T: Send>(
     items: &[I],
     make: impl Fn(&I) -> Result<T, BoxError> + Sync,
 ) -> Result<Vec<T>, BoxError> {

@@ -17,7 +17,7 @@ use half::f16;
 use crate::filter::Scalar;
 
 /// A column of values of some rows, decoded.
-pub(crate) struct Column {
+pub struct Column {
     /// What lies around the values, from the outside.
     levels: Box<[Level]>,
     pub(crate) values: Values,
@@ -165,6 +165,11 @@ impl Column {
         flatten(array, &mut Vec::new(), columns)
     }
 
+    /// Its values, if each row has one.
+    pub(crate) fn plain(&self) -> Option<&Values> {
+        (self.levels.is_empty() && self.nulls.is_none()).then_some(&self.values)
+    }
+
     /// The cell of a row.
     pub(crate) fn cell(&self, row: usize) -> Cell<'_> {
         Cell {
@@ -291,6 +296,14 @@ impl Values {
     #[inline]
     fn are_null(&self) -> bool {
         matches!(self, Values::Null | Values::Same(Scalar::Null))
+    }
+}
+
+impl std::fmt::Debug for Column {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Column")
+            .field("levels", &self.levels.len())
+            .finish_non_exhaustive()
     }
 }
 

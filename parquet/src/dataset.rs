@@ -73,7 +73,7 @@ impl Inner {
         Some((self.groups.get(group)?, index - self.starts[group]))
     }
 
-    fn within(&self, samples: &Range<u64>) -> Option<(&Group, Range<u64>)> {
+    pub(crate) fn within(&self, samples: &Range<u64>) -> Option<(&Group, Range<u64>)> {
         let (group, first) = self.locate(samples.start)?;
         let count = samples.end.checked_sub(samples.start)?;
         (first + count <= group.samples()).then(|| (group, first..first + count))

@@ -43,6 +43,7 @@ mod hub;
 mod kind;
 mod plan;
 mod row;
+mod table;
 mod value;
 
 pub use builder::ParquetBuilder;

@@ -217,7 +217,7 @@ impl<'a> Row<'a> {
     }
 
     #[cold]
-    fn misfit(&self, column: &str, misfit: Misfit) -> ParquetError {
+    pub(crate) fn misfit(&self, column: &str, misfit: Misfit) -> ParquetError {
         let names = &self.inner.names;
         let at = names.iter().position(|name| name == column);
         let leaf = at.and_then(|at| self.inner.leaves.get(at));

@@ -6,7 +6,7 @@ use half::f16;
 use pinfeed::tensor::Element;
 use pinfeed::{Padded, Ragged, Tensor};
 
-use crate::column::{Cell, Content, List, Values};
+use crate::column::{Cell, Column, Content, List, Values};
 use crate::filter::Scalar;
 
 /// A type that a value of a column can be taken for: [`Row::get`](crate::Row::get).
@@ -48,6 +48,22 @@ pub trait Value: Sized + sealed::Sealed {
     #[doc(hidden)]
     fn read_all(list: List<'_>) -> Result<Vec<Self>, Misfit> {
         list.cells().map(Self::read).collect()
+    }
+
+    /// Writes a column's rows to these places. Returns the row that does not fit.
+    #[doc(hidden)]
+    fn write<'a>(
+        column: &Column,
+        rows: usize,
+        places: impl Iterator<Item = &'a mut Self>,
+    ) -> Result<(), (usize, Misfit)>
+    where
+        Self: 'a,
+    {
+        for (row, place) in (0..rows).zip(places) {
+            *place = Self::read(column.cell(row)).map_err(|misfit| (row, misfit))?;
+        }
+        Ok(())
     }
 
     /// Bytes, if they are values of this type.
@@ -129,6 +145,22 @@ macro_rules! values {
                     Some((values, range)) => read_range(values, range),
                     None => list.cells().map(Self::read).collect(),
                 }
+            }
+
+            fn write<'a>(
+                column: &Column,
+                rows: usize,
+                places: impl Iterator<Item = &'a mut $type>,
+            ) -> Result<(), (usize, Misfit)> {
+                let plain = column.plain().and_then(<$type as Number>::same);
+                if let Some(values) = plain.and_then(|values| values.get(..rows)) {
+                    places.zip(values).for_each(|(place, value)| *place = *value);
+                    return Ok(());
+                }
+                for (row, place) in (0..rows).zip(places) {
+                    *place = Self::read(column.cell(row)).map_err(|misfit| (row, misfit))?;
+                }
+                Ok(())
             }
 
             fn of_bytes(bytes: &[u8]) -> Option<Vec<$type>> {

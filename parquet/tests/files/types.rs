@@ -4,7 +4,7 @@ use std::fs;
 
 use half::f16;
 use pinfeed::{BoxError, DataLoader, Padded, Ragged, Tensor};
-use pinfeed_parquet::Value;
+use pinfeed_parquet::{Filter, Value};
 use serde_json::{Value as Json, json};
 
 use crate::common::{all, fixtures, open};
@@ -297,4 +297,38 @@ fn a_row_says_what_it_has() {
         ),
         "{error}"
     );
+}
+
+/// All rows at once, for numbers that fit into memory.
+#[test]
+fn numbers_as_one_tensor() {
+    let of = |columns: &[&'static str]| open("types.parquet").columns(columns.iter().copied());
+    let (a, b, ids): (Vec<f32>, Vec<f32>, Vec<f32>) = (
+        column("types.parquet", "a").unwrap(),
+        column("types.parquet", "b").unwrap(),
+        column("types.parquet", "id").unwrap(),
+    );
+    let table = of(&["b", "id", "a"]).tensor::<f32>().unwrap();
+    assert_eq!(table.shape()[..], [20, 3]);
+    for (row, values) in table.as_slice().chunks(3).enumerate() {
+        assert_eq!(values, [b[row], ids[row], a[row]]);
+    }
+    assert_eq!(of(&["id"]).tensor::<u16>().unwrap().shape()[..], [20]);
+    let filtered = of(&["id"])
+        .filter(Filter::within("id", 103..=105))
+        .tensor::<i64>()
+        .unwrap();
+    assert_eq!(filtered.as_slice(), [103, 104, 105]);
+    for (columns, said) in [
+        (["id", "score"], "row 3, column \"score\": it is null"),
+        (["id", "tokens"], "row 0, column \"tokens\": it is a list"),
+        (
+            ["id", "text"],
+            "row 0, column \"text\": it is string, and cannot be taken for f32",
+        ),
+        (["id", "none"], "column \"none\": there is no such column"),
+    ] {
+        let error = of(&columns).tensor::<f32>().unwrap_err().to_string();
+        assert!(error.contains(said), "{error}");
+    }
 }
