@@ -10,7 +10,7 @@ use arrow_array::types::{
     TimestampNanosecondType, TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, BinaryViewArray, FixedSizeBinaryArray, StringViewArray};
-use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
+use arrow_buffer::{BooleanBuffer, NullBuffer, OffsetBuffer, ScalarBuffer};
 use arrow_schema::{DataType, TimeUnit};
 use half::f16;
 
@@ -118,35 +118,6 @@ impl Values {
             Values::Same(Scalar::Text(text)) => Some(text),
             _ => None,
         }
-    }
-
-    /// The same as `bytes`, sharing the page that they lie in.
-    pub(crate) fn shared_bytes(&self, at: usize) -> Option<Shared> {
-        let (views, buffers) = match self {
-            Values::Text(values) => (values.views(), values.data_buffers()),
-            Values::Bytes(values) => (values.views(), values.data_buffers()),
-            _ => return self.bytes(at).map(|bytes| Shared(Buffer::from(bytes))),
-        };
-        // (A view: the length, the first four bytes, which page, and where in it. One of at most 12 bytes has these instead.)
-        let view = *views.get(at)?;
-        let (length, page, offset) = (view as u32, (view >> 64) as u32, (view >> 96) as u32);
-        let bytes = match length {
-            0..=12 => Buffer::from(self.bytes(at)?),
-            _ => {
-                let page = buffers.get(page as usize)?;
-                page.slice_with_length(offset as usize, length as usize)
-            }
-        };
-        Some(Shared(bytes))
-    }
-}
-
-/// Bytes of a page, which stays in memory as long as they are there.
-pub(crate) struct Shared(Buffer);
-
-impl AsRef<[u8]> for Shared {
-    fn as_ref(&self) -> &[u8] {
-        &self.0
     }
 }
 

@@ -197,18 +197,27 @@ impl Filter {
                 leaf.type_name()
             ));
         }
-        let is_like = |value: &&&Scalar| match (&leaf.kind, value) {
-            (Kind::Null, _) => true,
-            (Kind::Taken(Boolean), Scalar::Bool(_)) => true,
-            (Kind::Taken(Utf8View), Scalar::Text(_)) => true,
-            (
-                Kind::Taken(
-                    Int8 | Int16 | Int32 | Int64 | UInt8 | UInt16 | UInt32 | UInt64 | Float16
-                    | Float32 | Float64,
-                ),
-                Scalar::Integer(_) | Scalar::Float(_),
-            ) => true,
-            _ => false,
+        let is_number = matches!(
+            leaf.kind,
+            Kind::Taken(
+                Int8 | Int16
+                    | Int32
+                    | Int64
+                    | UInt8
+                    | UInt16
+                    | UInt32
+                    | UInt64
+                    | Float16
+                    | Float32
+                    | Float64
+            )
+        );
+        let is_like = |value: &&&Scalar| match value {
+            _ if leaf.kind == Kind::Null => true,
+            Scalar::Bool(_) => leaf.kind == Kind::Taken(Boolean),
+            Scalar::Text(_) => leaf.kind == Kind::Taken(Utf8View),
+            Scalar::Integer(_) | Scalar::Float(_) => is_number,
+            Scalar::Null => false,
         };
         let values = self.values();
         let other = values.iter().find(|value| !is_like(value))?;

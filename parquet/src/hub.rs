@@ -55,7 +55,7 @@ fn cache(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, BoxError
     let of_home = || {
         Some(
             variable("XDG_CACHE_HOME")
-                .or_else(|| Some(home(&variable)?.join(".cache")))?
+                .or_else(|| Some(home(variable)?.join(".cache")))?
                 .join("huggingface"),
         )
     };
@@ -63,7 +63,7 @@ fn cache(variable: impl Fn(&str) -> Option<PathBuf>) -> Result<PathBuf, BoxError
     let folder = variable("HF_HUB_CACHE").or_else(|| variable("HUGGINGFACE_HUB_CACHE"));
     let folder = folder.or_else(hub).ok_or("the hub's cache is looked for in HF_HUB_CACHE, HF_HOME and the home folder, and none of them is known: set HF_HUB_CACHE")?;
     // (Python's programs expand it, too.)
-    match (folder.strip_prefix("~"), home(&variable)) {
+    match (folder.strip_prefix("~"), home(variable)) {
         (Ok(rest), Some(home)) => Ok(home.join(rest)),
         _ => Ok(folder),
     }

@@ -41,6 +41,8 @@ mod find;
 mod footer;
 mod hub;
 mod kind;
+#[cfg(feature = "image")]
+mod picture;
 mod plan;
 mod row;
 mod table;

@@ -3,12 +3,8 @@
 use std::cell::Cell as Place;
 
 use pinfeed::BoxError;
-#[cfg(feature = "image")]
-use pinfeed::image::LazyImage;
 
 use crate::column::{Cell, Column};
-#[cfg(feature = "image")]
-use crate::column::{Content, Values};
 use crate::dataset::Inner;
 use crate::error::{Cause, ParquetError};
 use crate::plan::Group;
@@ -129,60 +125,6 @@ impl<'a> Row<'a> {
         Ok(self.cell(column)?.is_null())
     }
 
-    /// A picture, not decoded yet, in a column of bytes, or in a structure of `bytes` and `path`, as the Hugging Face hub has them. It shares
-    /// the memory of its page, and is called by its `path`, or else by file and row, in errors.
-    ///
-    /// # Errors
-    ///
-    /// Those of [`get`](Row::get); and if there is a path and there are no bytes: the file was not packed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use pinfeed::DataLoader;
-    /// use pinfeed::image::ImageTransform;
-    /// use pinfeed_parquet::Parquet;
-    ///
-    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/hub/images.parquet");
-    /// let train = ImageTransform::train(8);
-    /// let data = Parquet::open(file)?.columns(["image", "label"]).build(move |row, rng| {
-    ///     Ok((row.image("image")?.transform(&train, rng), row.get::<i64>("label")?))
-    /// })?;
-    /// let loader = DataLoader::builder(data).batch_size(4).shuffle(true).num_workers(2).build()?;
-    /// for batch in loader.epoch(0) {
-    ///     let (pictures, labels) = batch?;
-    ///     assert_eq!(pictures.shape()[1..], [8, 8, 3]);
-    /// #   let _ = labels;
-    /// }
-    /// # Ok::<(), pinfeed::BoxError>(())
-    /// ```
-    #[cfg(feature = "image")]
-    pub fn image(&self, column: &str) -> Result<LazyImage, ParquetError> {
-        let inside = [column, ".bytes"].concat();
-        let is_structure = self.inner.names.contains(&inside);
-        let (bytes, path) = match is_structure {
-            true => (inside.as_str(), Some([column, ".path"].concat())),
-            false => (column, None),
-        };
-        let path = path.filter(|path| self.inner.names.contains(path));
-        let path = path
-            .map(|path| self.get::<Option<String>>(&path))
-            .transpose()?
-            .flatten();
-        let cell = self.cell(bytes)?;
-        let shared = match cell.content() {
-            Content::Value(values, at) => share(values, at).ok_or(Misfit::Type("bytes")),
-            Content::Null => Err(match &path {
-                Some(path) => Misfit::Unpacked(path.clone()),
-                None => Misfit::Null,
-            }),
-            Content::List(list) => Err(Misfit::List(list.len())),
-        };
-        let shared = shared.map_err(|misfit| self.misfit(bytes, misfit))?;
-        let path = path.unwrap_or_else(|| format!("{} (row {})", self.file(), self.number()));
-        Ok(LazyImage::encoded(shared).with_path(path))
-    }
-
     /// The key of its file in the store: `train/0000.parquet`.
     pub fn file(&self) -> &'a str {
         &self.inner.files[self.group.file].object.key
@@ -194,7 +136,7 @@ impl<'a> Row<'a> {
     }
 
     #[inline]
-    fn cell(&self, column: &str) -> Result<Cell<'a>, ParquetError> {
+    pub(crate) fn cell(&self, column: &str) -> Result<Cell<'a>, ParquetError> {
         let (names, next) = (&self.inner.names, self.next.get());
         let is_next = names.get(next).is_some_and(|name| name == column);
         let at = match is_next {
@@ -248,11 +190,6 @@ impl<'a> Row<'a> {
         let place = &self.inner.files[self.group.file].place;
         ParquetError::new(place, cause).in_row(self.number())
     }
-}
-
-#[cfg(feature = "image")]
-fn share(values: &Values, at: usize) -> Option<crate::column::Shared> {
-    values.shared_bytes(at)
 }
 
 impl std::fmt::Debug for Row<'_> {

@@ -48,7 +48,7 @@ fn build(builder: ParquetBuilder) -> Parquet<Sample> {
     data.unwrap()
 }
 
-fn check(samples: &mut Vec<Sample>) {
+fn check(samples: &mut [Sample]) {
     samples.sort();
     for (at, (file, x, text, list)) in samples.iter().enumerate() {
         assert_eq!(
