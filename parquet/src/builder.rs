@@ -138,8 +138,8 @@ impl ParquetBuilder {
         let opened = in_parallel(&objects, |object| {
             Opened::new(store, object, footer::read(store, object, with_statistics)?)
         })?;
-        let columns = self.chosen(&opened, &folders)?;
-        let mut files = self.files(objects, opened, &columns, &folders)?;
+        let mut columns = self.chosen(&opened, &folders)?;
+        let mut files = self.files(objects, opened, &mut columns, &folders)?;
         let mut groups = self.groups(&files, &columns)?;
         if groups.is_empty() {
             let filters = match self.filters.is_empty() {
@@ -273,12 +273,12 @@ impl ParquetBuilder {
         Ok(columns)
     }
 
-    /// Compares the files' columns with those that were chosen.
+    /// Compares the files' columns with those that were chosen. One without any value in the first file has the type that it has in another.
     fn files(
         &self,
         objects: Vec<Object>,
         opened: Vec<Opened>,
-        columns: &Columns,
+        columns: &mut Columns,
         folders: &Folders,
     ) -> Result<Vec<File>, BoxError> {
         let mut known: Vec<(Leaf, &str)> = Vec::new();
@@ -306,6 +306,7 @@ impl ParquetBuilder {
                 }
             }
         }
+        columns.leaves = known.into_iter().map(|(leaf, _)| leaf).collect();
         let at = |name: &String| folders.names.iter().position(|of| of == name);
         let partitions: Vec<usize> = columns.partitions.iter().filter_map(at).collect();
         let files = objects.into_iter().zip(opened).zip(&folders.values);

@@ -173,10 +173,12 @@ impl<T> Parquet<T> {
     /// The files' keys in their store, and how many samples each has.
     pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
         let Inner { files, groups, .. } = &*self.inner;
-        files.iter().enumerate().map(move |(at, file)| {
-            let own = groups.iter().filter(move |group| group.file == at);
-            (file.object.key.as_str(), own.map(Group::samples).sum())
-        })
+        let mut samples = vec![0; files.len()];
+        for group in groups {
+            samples[group.file] += group.samples();
+        }
+        let keys = files.iter().map(|file| file.object.key.as_str());
+        keys.zip(samples)
     }
 
     /// The columns that are read, and their types, as pyarrow names them.

@@ -30,20 +30,25 @@ pub(crate) fn part(url: &str) -> Result<(Arc<dyn Store>, Named), BoxError> {
         .find(['*', '?'])
         .map_or(url.len(), |at| root + at);
     let is_pattern = wild < url.len();
-    let is_file = !is_pattern && is_parquet(url) && !(root == 0 && Path::new(url).is_dir());
+    // (A folder may be called `table.parquet`, as Spark's are, and a file anything.)
+    let is_file = match Path::new(url) {
+        _ if is_pattern => false,
+        path if root == 0 && path.is_dir() => false,
+        path => is_parquet(url) || (root == 0 && path.is_file()),
+    };
     if !is_pattern && !is_file {
         return Ok((store::open(url)?, Named::Pattern(String::new())));
     }
-    let (folder, pattern) = match url[root..wild].rfind('/') {
+    let is_slash = |of: char| of == '/' || (cfg!(windows) && root == 0 && of == '\\');
+    let (folder, pattern) = match url[root..wild].rfind(is_slash) {
         Some(slash) => url.split_at(root + slash + 1),
         None if root > 0 => return Err(format!("{url} names no folder or bucket").into()),
         None => (".", url),
     };
-    let folder = match folder.strip_suffix('/') {
-        None | Some("") => folder,
-        Some(_) if folder.len() == root => folder,
-        Some(folder) => folder,
-    };
+    let shorter = folder
+        .strip_suffix(is_slash)
+        .filter(|shorter| shorter.len() > root);
+    let folder = shorter.unwrap_or(folder);
     Ok((store::open(folder)?, Named::Pattern(pattern.to_owned())))
 }
 

@@ -114,6 +114,11 @@ fn files_that_do_not_belong_together() {
         (2, text("b")),
     ];
     assert_eq!(rows(&["null_y", "other_order", "empty", "int64"]), expected);
+    let data = of(&["null_y", "int64"]).build(|_, _| Ok(())).unwrap();
+    assert!(
+        data.columns()
+            .any(|column| column == ("y", "string".to_owned()))
+    );
     let error = refusal(of(&["empty"]));
     assert!(error.contains("there are no rows in 1 files"), "{error}");
     let error = refusal(of(&["dotted"]));
