@@ -108,7 +108,7 @@ impl Parquet<()> {
     ///
     /// If the folder or store cannot be opened.
     pub fn open(url: &str) -> Result<ParquetBuilder> {
-        let (store, named) = find::part(url).map_err(of_source)?;
+        let (store, named) = find::open(url).map_err(of_source)?;
         Ok(ParquetBuilder::new(store, named))
     }
 

@@ -22,22 +22,25 @@ pub(crate) enum Named {
     Keys(Vec<String>),
 }
 
+/// Opens what a path or URL names, and the pattern in there.
+pub(crate) fn open(url: &str) -> Result<(Arc<dyn Store>, Named), BoxError> {
+    let (folder, pattern) = part(url)?;
+    Ok((store::open(folder)?, Named::Pattern(pattern.to_owned())))
+}
+
 /// Parts a path or URL into what is opened and a pattern in there.
-pub(crate) fn part(url: &str) -> Result<(Arc<dyn Store>, Named), BoxError> {
+fn part(url: &str) -> Result<(&str, &str), BoxError> {
     // (Behind `s3://`, there is the bucket.)
     let root = url.find("://").map_or(0, |scheme| scheme + 3);
-    let wild = url[root..]
-        .find(['*', '?'])
-        .map_or(url.len(), |at| root + at);
-    let is_pattern = wild < url.len();
+    let wild = url[root..].find(['*', '?']);
+    let wild = wild.map_or(url.len(), |at| root + at);
     // (A folder may be called `table.parquet`, as Spark's are, and a file anything.)
     let is_file = match Path::new(url) {
-        _ if is_pattern => false,
         path if root == 0 && path.is_dir() => false,
         path => is_parquet(url) || (root == 0 && path.is_file()),
     };
-    if !is_pattern && !is_file {
-        return Ok((store::open(url)?, Named::Pattern(String::new())));
+    if wild == url.len() && !is_file {
+        return Ok((url, ""));
     }
     let is_slash = |of: char| of == '/' || (cfg!(windows) && root == 0 && of == '\\');
     let (folder, pattern) = match url[root..wild].rfind(is_slash) {
@@ -45,11 +48,9 @@ pub(crate) fn part(url: &str) -> Result<(Arc<dyn Store>, Named), BoxError> {
         None if root > 0 => return Err(format!("{url} names no folder or bucket").into()),
         None => (".", url),
     };
-    let shorter = folder
-        .strip_suffix(is_slash)
-        .filter(|shorter| shorter.len() > root);
-    let folder = shorter.unwrap_or(folder);
-    Ok((store::open(folder)?, Named::Pattern(pattern.to_owned())))
+    let shorter = folder.strip_suffix(is_slash);
+    let shorter = shorter.filter(|shorter| shorter.len() > root);
+    Ok((shorter.unwrap_or(folder), pattern))
 }
 
 fn is_parquet(name: &str) -> bool {
@@ -237,6 +238,38 @@ mod tests {
         ] {
             assert!(!matches(pattern, key), "{pattern} {key}");
         }
+    }
+
+    #[test]
+    fn what_is_opened_is_a_folder_or_a_bucket() {
+        for (url, folder, pattern) in [
+            (
+                "s3://bucket/train/*.parquet",
+                "s3://bucket/train",
+                "*.parquet",
+            ),
+            (
+                "s3://bucket/a/**/part-*.parquet",
+                "s3://bucket/a",
+                "**/part-*.parquet",
+            ),
+            ("s3://bucket/*.parquet", "s3://bucket", "*.parquet"),
+            ("gs://bucket/a.parquet", "gs://bucket", "a.parquet"),
+            ("s3://bucket/train", "s3://bucket/train", ""),
+            (
+                "https://host/data/0.parquet",
+                "https://host/data",
+                "0.parquet",
+            ),
+            ("file:///data/0.parquet", "file:///data", "0.parquet"),
+            ("/0.parquet", "/", "0.parquet"),
+            ("nowhere/train-?.pq", "nowhere", "train-?.pq"),
+            ("0.parquet", ".", "0.parquet"),
+            ("nowhere/", "nowhere/", ""),
+        ] {
+            assert_eq!(part(url).ok(), Some((folder, pattern)), "{url}");
+        }
+        assert!(part("s3://*").is_err());
     }
 
     #[test]
