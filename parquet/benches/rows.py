@@ -6,7 +6,7 @@
     venv/bin/python parquet/benches/rows.py datasets /tmp/rows
     venv/bin/python parquet/benches/rows.py litdata /tmp/rows
 
-`numbers/` has four files of a million rows of eight float32 and an int64, `images/` four of 500 pictures of 110 KB (JPEG, as bytes, not decoded) and
+`numbers/` has four files of a million rows of eight float32 and an int64, `images/` four of 500 pictures of 92 KB (JPEG, as bytes, not decoded) and
 an int64. A line is the best of three epochs: shuffled unless it says "in order", in batches of 1024 (numbers) or 64 (images) tensors.
 """
 
@@ -33,7 +33,7 @@ def write(folder):
         columns["y"] = random.integers(0, 1000, rows)
         # Noise has no dictionary: an expert says so. The index lets row groups be read in parts.
         pq.write_table(pa.table(columns), folder / f"numbers/{file}.parquet", use_dictionary=["y"], write_page_index=True)
-    # A photo's spectrum: noise of falling amplitude, such that a JPEG of 500 by 375 pixels has about 110 KB.
+    # A photo's spectrum: noise of falling amplitude, such that a JPEG of 500 by 375 pixels has about 92 KB.
     for file in range(4):
         pictures = []
         for _ in range(500):

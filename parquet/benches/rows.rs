@@ -2,7 +2,7 @@
 //!
 //!     cargo bench -p pinfeed-parquet --bench rows -- /tmp/rows
 //!
-//! `rows.py` beside this file writes the folder, says what is in it, and measures `datasets` and LitData. A line is the best of three epochs.
+//! A second argument is what to measure: `numbers`, `tensor` or `images`. `rows.py` beside this file writes the folder, says what is in it, and measures `datasets` and LitData. A line is the best of three epochs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a bench that cannot read its files ends
 
@@ -23,15 +23,28 @@ const FEATURES: [&str; 8] = ["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"];
 
 fn main() {
     // (Cargo gives it arguments of its own.)
-    let folder = std::env::args()
+    let mut arguments = std::env::args()
         .skip(1)
-        .find(|argument| !argument.starts_with('-'));
-    let Some(folder) = folder.map(PathBuf::from).filter(|folder| folder.is_dir()) else {
+        .filter(|argument| !argument.starts_with('-'));
+    let Some(folder) = arguments
+        .next()
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_dir())
+    else {
         println!("nothing is measured: give the folder that `rows.py write` has made");
         return;
     };
-    numbers(&folder.join("numbers"));
-    pictures(&folder.join("images"));
+    let wanted = arguments.next();
+    let is_wanted = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+    if is_wanted("numbers") {
+        numbers(&folder.join("numbers"));
+    }
+    if is_wanted("tensor") {
+        table(&folder.join("numbers"));
+    }
+    if is_wanted("images") {
+        pictures(&folder.join("images"));
+    }
 }
 
 fn measure(name: &str, mut epoch: impl FnMut() -> u64) {
@@ -131,13 +144,13 @@ fn numbers(folder: &Path) {
         },
         |(_, labels)| labels.len() as u64,
     );
-    table(&place);
 }
 
 /// Reading all numbers, and epochs of what was read.
-fn table(place: &str) {
+fn table(folder: &Path) {
+    let place = folder.display().to_string();
     let read = |columns: &[&'static str]| {
-        Parquet::open(place)
+        Parquet::open(&place)
             .unwrap()
             .columns(columns.iter().copied())
     };

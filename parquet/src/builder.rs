@@ -55,7 +55,7 @@ pub struct ParquetBuilder {
     named: Named,
     columns: Option<Vec<String>>,
     filters: Vec<Filter>,
-    block_bytes: Option<u64>,
+    pub(crate) block_bytes: Option<u64>,
 }
 
 impl ParquetBuilder {

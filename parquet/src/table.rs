@@ -12,6 +12,9 @@ use crate::dataset::Inner;
 use crate::row::Row;
 use crate::value::Value;
 
+/// How much of a row group is read at once, if the program does not say.
+const PART: u64 = 8 << 20;
+
 impl ParquetBuilder {
     /// Reads all rows into memory, as one tensor: `[rows, columns]` of several columns, and `[rows]` of one. For numbers that fit, that is much
     /// faster than taking them row by row: a [`TensorDataset`](pinfeed::TensorDataset) copies its rows into batches, and an epoch
@@ -40,7 +43,8 @@ impl ParquetBuilder {
     /// assert_eq!((&features.shape()[..], &targets.shape()[..]), (&[10, 2][..], &[10][..]));
     /// # Ok::<(), pinfeed::BoxError>(())
     /// ```
-    pub fn tensor<T: Value + Element>(self) -> Result<Tensor<T>> {
+    pub fn tensor<T: Value + Element>(mut self) -> Result<Tensor<T>> {
+        self.block_bytes.get_or_insert(PART); // (Nothing has to mix here.)
         let inner = self.inner().map_err(of_source)?;
         inner.tensor().map_err(of_source)
     }
