@@ -91,7 +91,7 @@ fn epochs<B: Batch>(
     loader: impl Fn(bool, usize) -> DataLoader<B>,
     count: impl Fn(B) -> u64,
 ) {
-    for (order, shuffle) in [(", in order", false), ("", true)] {
+    for (order, shuffle) in [("", true), (", in order", false)] {
         for workers in [1, 2] {
             let loader = loader(shuffle, workers);
             let mut epoch = 0;
