@@ -3,8 +3,10 @@
 # its documentation; and its example, on files that it writes. (Clippy, the documentation's links and the oldest Rust are ci/clippy.sh, ci/doc.sh and ci/msrv.sh.)
 . "$(dirname "$0")/lib.sh"
 
-run cargo test --package pinfeed-parquet --features object-store
+run cargo test --package pinfeed-parquet
+run cargo check --package pinfeed-parquet --no-default-features --features object-store
 run cargo run --package pinfeed-parquet --example parquet
 cargo run --package pinfeed-parquet --example parquet -- /nonexistent 2>/dev/null && exit 1 # a folder that is not there is an error
 run cargo run --package pinfeed-parquet --example parquet -- "parquet/tests/fixtures/codecs/*.parquet" x
 run python3 -m py_compile parquet/benches/rows.py parquet/tests/fixtures/make.py
+run cargo package --package pinfeed --package pinfeed-derive --package pinfeed-parquet --allow-dirty # (the last against the others as they were packed)
