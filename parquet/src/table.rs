@@ -15,6 +15,9 @@ use crate::value::Value;
 /// How much of a row group is read at once, if the program does not say.
 const PART: u64 = 8 << 20;
 
+/// How many rows are written at once.
+const AT_ONCE: usize = 256;
+
 impl ParquetBuilder {
     /// Reads all rows into memory, as one tensor: `[rows, columns]` of several columns, and `[rows]` of one. For numbers that fit, that is much
     /// faster than taking them row by row: a [`TensorDataset`](pinfeed::TensorDataset) copies its rows into batches, and an epoch
@@ -56,12 +59,16 @@ impl Inner {
         let elements = rows
             .checked_mul(columns)
             .ok_or("there are too many numbers")?;
-        let mut values: Vec<T> = Vec::new();
-        values.try_reserve_exact(elements).map_err(|_| {
+        // (Asked first: where there is no memory, `vec!` ends the process.)
+        let room = Vec::<T>::new().try_reserve_exact(elements);
+        room.map_err(|_| {
             let bytes = elements.saturating_mul(size_of::<T>());
-            format!("{rows} rows of {columns} columns take {} MiB, which there are not: take them row by row (`build`)", bytes >> 20)
+            format!(
+                "{rows} rows of {columns} columns take {} MiB, which there are not: take them row by row (`build`)",
+                bytes >> 20
+            )
         })?;
-        values.resize(elements, T::default());
+        let mut values = vec![T::default(); elements];
 
         let (mut rest, mut parts) = (&mut values[..], Vec::new());
         for block in 0..self.blocks.len() {
@@ -89,19 +96,25 @@ impl Inner {
         let (group, own) = self.within(samples).ok_or("there are no such rows")?;
         let columns = group.fetch(&*self.store, &self.files[group.file], &own)?;
         let rows = (own.end - own.start) as usize;
-        for (at, column) in columns.iter().enumerate() {
-            let places = values[at..].iter_mut().step_by(columns.len());
-            T::write(column, rows, places).map_err(|(row, misfit)| {
-                let row = Row {
-                    inner: self,
-                    group,
-                    sample: own.start + row as u64,
-                    columns: &columns,
-                    at: row,
-                    next: Cell::new(0),
-                };
-                row.misfit(&self.names[at], misfit)
-            })?;
+        // (A few rows at a time, which stay in the cache while all of their columns are written.)
+        for (first, values) in (0..rows)
+            .step_by(AT_ONCE)
+            .zip(values.chunks_mut(AT_ONCE * columns.len()))
+        {
+            for (at, column) in columns.iter().enumerate() {
+                let written = T::write(column, first, at, columns.len(), values);
+                written.map_err(|(row, misfit)| {
+                    let row = Row {
+                        inner: self,
+                        group,
+                        sample: own.start + row as u64,
+                        columns: &columns,
+                        at: row,
+                        next: Cell::new(0),
+                    };
+                    row.misfit(&self.names[at], misfit)
+                })?;
+            }
         }
         Ok(())
     }

@@ -50,18 +50,17 @@ pub trait Value: Sized + sealed::Sealed {
         list.cells().map(Self::read).collect()
     }
 
-    /// Writes a column's rows to these places. Returns the row that does not fit.
+    /// Writes a column's values, from this row on, into rows of so many values, at this place of each. Returns the row that does not fit.
     #[doc(hidden)]
-    fn write<'a>(
+    fn write(
         column: &Column,
-        rows: usize,
-        places: impl Iterator<Item = &'a mut Self>,
-    ) -> Result<(), (usize, Misfit)>
-    where
-        Self: 'a,
-    {
-        for (row, place) in (0..rows).zip(places) {
-            *place = Self::read(column.cell(row)).map_err(|misfit| (row, misfit))?;
+        first: usize,
+        at: usize,
+        width: usize,
+        rows: &mut [Self],
+    ) -> Result<(), (usize, Misfit)> {
+        for (row, values) in (first..).zip(rows.chunks_exact_mut(width)) {
+            values[at] = Self::read(column.cell(row)).map_err(|misfit| (row, misfit))?;
         }
         Ok(())
     }
@@ -147,18 +146,22 @@ macro_rules! values {
                 }
             }
 
-            fn write<'a>(
+            fn write(
                 column: &Column,
-                rows: usize,
-                places: impl Iterator<Item = &'a mut $type>,
+                first: usize,
+                at: usize,
+                width: usize,
+                rows: &mut [$type],
             ) -> Result<(), (usize, Misfit)> {
                 let plain = column.plain().and_then(<$type as Number>::same);
-                if let Some(values) = plain.and_then(|values| values.get(..rows)) {
+                let plain = plain.and_then(|values| values.get(first..first + rows.len() / width));
+                if let Some(values) = plain {
+                    let places = rows.iter_mut().skip(at).step_by(width);
                     places.zip(values).for_each(|(place, value)| *place = *value);
                     return Ok(());
                 }
-                for (row, place) in (0..rows).zip(places) {
-                    *place = Self::read(column.cell(row)).map_err(|misfit| (row, misfit))?;
+                for (row, values) in (first..).zip(rows.chunks_exact_mut(width)) {
+                    values[at] = Self::read(column.cell(row)).map_err(|misfit| (row, misfit))?;
                 }
                 Ok(())
             }

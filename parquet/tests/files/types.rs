@@ -4,10 +4,10 @@ use std::fs;
 
 use half::f16;
 use pinfeed::{BoxError, DataLoader, Padded, Ragged, Tensor};
-use pinfeed_parquet::{Filter, Value};
+use pinfeed_parquet::{Filter, Parquet, Value};
 use serde_json::{Value as Json, json};
 
-use crate::common::{all, fixtures, open};
+use crate::common::{Memory, all, fixture, fixtures, open};
 
 fn expected() -> Json {
     serde_json::from_str(&fs::read_to_string(fixtures().join("types.json")).unwrap()).unwrap()
@@ -319,6 +319,21 @@ fn numbers_as_one_tensor() {
         .tensor::<i64>()
         .unwrap();
     assert_eq!(filtered.as_slice(), [103, 104, 105]);
+    // More rows than are written at once, beside a column that a folder makes.
+    let store = Memory::of([("year=2024/0.parquet", fixture("paged.parquet"))]);
+    let table = Parquet::builder(store, "")
+        .columns(["x", "year"])
+        .block_bytes(1_000)
+        .tensor::<i64>()
+        .unwrap();
+    assert_eq!(table.shape()[..], [3_000, 2]);
+    assert!(
+        table
+            .as_slice()
+            .chunks(2)
+            .zip(0..)
+            .all(|(row, x)| row == [x, 2024])
+    );
     for (columns, said) in [
         (["id", "score"], "row 3, column \"score\": it is null"),
         (["id", "tokens"], "row 0, column \"tokens\": it is a list"),
