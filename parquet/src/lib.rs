@@ -1,4 +1,4 @@
-//! Parquet files as data sets of [pinfeed](pinfeed): [`Parquet`].
+//! Parquet files as data sets of [pinfeed]: [`Parquet`].
 //!
 //! Files are those that pyarrow, Python's `datasets`, Spark, DuckDB and Polars write. They lie in a folder, in an object store
 //! ([`store`](pinfeed::store)), or in the cache of the Hugging Face hub's programs, and stay as they are: nothing is converted, and nothing is
