@@ -14,7 +14,7 @@ use crate::filter::Scalar;
 /// | type | of columns |
 /// | --- | --- |
 /// | integers | of integers, if each value fits; `bool`, as 0 and 1; `date32` as days since 1970; times and timestamps, in the unit that the column has; decimals without a part behind the point |
-/// | `f32`, `f64`, [`f16`](half::f16) | of floats and integers, rounded to the nearest, and an error if it is too large; decimals; `bool` |
+/// | `f32`, `f64`, [`half::f16`] | of floats and integers, rounded to the nearest, and an error if it is too large; decimals; `bool` |
 /// | `bool` | `bool` |
 /// | `String` | text |
 /// | `Vec<u8>` | text and bytes; lists of `u8` |
