@@ -1,0 +1,227 @@
+//! Rows a second of Parquet files: by this library, and by arrow's own reader, which only decodes.
+//!
+//!     cargo bench -p pinfeed-parquet --bench rows -- /tmp/rows
+//!
+//! A second argument is what to measure: `numbers`, `tensor` or `images`. `rows.py` beside this file writes the folder, says what is in it, and measures `datasets` and LitData. A line is the best of three epochs.
+
+#![allow(clippy::unwrap_used, clippy::expect_used)] // a bench that cannot read its files ends
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Instant;
+
+use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use pinfeed::collate::Stack;
+use pinfeed::dataset::IntoDataset;
+use pinfeed::loader::Builder;
+use pinfeed::{Batch, DataLoader, Host, TensorDataset};
+use pinfeed_parquet::Parquet;
+
+const FEATURES: [&str; 8] = ["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"];
+
+fn main() {
+    // (Cargo gives it arguments of its own.)
+    let mut arguments = std::env::args()
+        .skip(1)
+        .filter(|argument| !argument.starts_with('-'));
+    let Some(folder) = arguments
+        .next()
+        .map(PathBuf::from)
+        .filter(|folder| folder.is_dir())
+    else {
+        println!("nothing is measured: give the folder that `rows.py write` has made");
+        return;
+    };
+    let wanted = arguments.next();
+    let is_wanted = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
+    if is_wanted("numbers") {
+        numbers(&folder.join("numbers"));
+    }
+    if is_wanted("tensor") {
+        table(&folder.join("numbers"));
+    }
+    if is_wanted("images") {
+        pictures(&folder.join("images"));
+    }
+}
+
+/// The best of three epochs: by the clock and, on Linux, by what the processor did for it, which other programs disturb less.
+fn measure(name: &str, mut epoch: impl FnMut() -> u64) {
+    let (mut best, mut best_by_processor) = (0f64, 0f64);
+    for _ in 0..3 {
+        let (began, busy) = (Instant::now(), processor_seconds());
+        let rows = epoch() as f64;
+        best = best.max(rows / began.elapsed().as_secs_f64());
+        best_by_processor = best_by_processor.max(rows / (processor_seconds() - busy));
+    }
+    println!("{name:60} {best:12.0} rows/s, {best_by_processor:12.0} a second of one core");
+}
+
+/// How long this process has kept cores busy, in hundredths of a second (`man proc`: `utime` and `stime`).
+fn processor_seconds() -> f64 {
+    let stat = fs::read_to_string("/proc/self/stat").unwrap_or_default();
+    let behind_name = stat.rsplit(')').next().unwrap_or_default();
+    let ticks = behind_name.split_whitespace().skip(11).take(2);
+    ticks
+        .filter_map(|ticks| ticks.parse::<f64>().ok())
+        .sum::<f64>()
+        / 100.0
+}
+
+/// Decodes all files, each by one of several threads, and drops what comes.
+fn arrow(folder: &Path, threads: usize) -> u64 {
+    let files = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let files: Vec<PathBuf> = files
+        .filter(|path| path.extension().is_some_and(|of| of == "parquet"))
+        .collect();
+    let (files, rows) = (Mutex::new(files), Mutex::new(0));
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let Some(file) = files.lock().unwrap().pop() else {
+                        break;
+                    };
+                    let reader =
+                        ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap())
+                            .unwrap();
+                    let reader = reader.with_batch_size(8192).build().unwrap();
+                    let decoded: u64 = reader.map(|batch| batch.unwrap().num_rows() as u64).sum();
+                    *rows.lock().unwrap() += decoded;
+                }
+            });
+        }
+    });
+    rows.into_inner().unwrap()
+}
+
+fn epochs<B: Batch>(
+    name: &str,
+    loader: impl Fn(bool, usize) -> DataLoader<B>,
+    count: impl Fn(B) -> u64,
+) {
+    for (order, shuffle) in [("", true), (", in order", false)] {
+        for workers in [1, 2] {
+            let loader = loader(shuffle, workers);
+            let mut epoch = 0;
+            measure(&format!("{name}, {workers} workers{order}"), || {
+                epoch += 1;
+                loader.epoch(epoch).map(|batch| count(batch.unwrap())).sum()
+            });
+        }
+    }
+}
+
+fn loader<D: IntoDataset>(
+    data: D,
+    batch: usize,
+    shuffle: bool,
+    workers: usize,
+) -> Builder<D::Dataset, Stack> {
+    DataLoader::builder(data)
+        .batch_size(batch)
+        .shuffle(shuffle)
+        .seed(1)
+        .num_workers(workers)
+}
+
+fn numbers(folder: &Path) {
+    for threads in [1, 2] {
+        measure(
+            &format!("arrow's reader, numbers, {threads} threads"),
+            || arrow(folder, threads),
+        );
+    }
+    let place = folder.display().to_string();
+    let columns = || FEATURES.into_iter().chain(["y"]);
+    let data = Parquet::open(&place).unwrap().columns(columns());
+    let data = data.build(|row, _| {
+        let mut features = [0f32; 8];
+        for (feature, name) in features.iter_mut().zip(FEATURES) {
+            *feature = row.get(name)?;
+        }
+        Ok((features, row.get::<i64>("y")?))
+    });
+    let data = data.unwrap();
+    println!("{data:?}");
+    epochs(
+        "pinfeed, numbers, rows",
+        |shuffle, workers| {
+            loader(data.clone(), 1024, shuffle, workers)
+                .build()
+                .unwrap()
+        },
+        |(_, labels)| labels.len() as u64,
+    );
+}
+
+/// Reading all numbers, and epochs of what was read.
+fn table(folder: &Path) {
+    let place = folder.display().to_string();
+    let read = |columns: &[&'static str]| {
+        Parquet::open(&place)
+            .unwrap()
+            .columns(columns.iter().copied())
+    };
+    let mut table = None;
+    measure("pinfeed, numbers, `tensor`: read once", || {
+        let features = read(&FEATURES).tensor::<f32>().unwrap();
+        let labels = read(&["y"]).tensor::<i64>().unwrap();
+        let rows = labels.len() as u64;
+        table = Some((features, labels));
+        rows
+    });
+    let (features, labels) = table.unwrap();
+    let data = Arc::new(TensorDataset::new((features, labels)).unwrap());
+    for workers in [1, 2] {
+        let loader = DataLoader::builder(Arc::clone(&data))
+            .batch_size(1024)
+            .shuffle(true)
+            .seed(1)
+            .num_workers(workers)
+            .build()
+            .unwrap();
+        let mut epoch = 0;
+        measure(
+            &format!("pinfeed, numbers, `tensor`: each epoch, {workers} workers"),
+            || {
+                epoch += 1;
+                loader
+                    .epoch(epoch)
+                    .map(|batch| batch.unwrap().1.len() as u64)
+                    .sum()
+            },
+        );
+    }
+}
+
+fn pictures(folder: &Path) {
+    for threads in [1, 2] {
+        measure(
+            &format!("arrow's reader, images, {threads} threads"),
+            || arrow(folder, threads),
+        );
+    }
+    let place = folder.display().to_string();
+    let data = Parquet::open(&place)
+        .unwrap()
+        .columns(["image.bytes", "label"]);
+    let data = data
+        .build(|row, _| {
+            Ok((
+                Host(row.bytes("image.bytes")?.to_vec()),
+                row.get::<i64>("label")?,
+            ))
+        })
+        .unwrap();
+    println!("{data:?}");
+    epochs(
+        "pinfeed, images, bytes",
+        |shuffle, workers| loader(data.clone(), 64, shuffle, workers).build().unwrap(),
+        |(_, labels)| labels.len() as u64,
+    );
+}
