@@ -53,13 +53,14 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let relay = listener.local_addr()?;
         // It ends with the program.
-        thread::spawn(move || {
+        named("feed-relay", move || {
             for (client, address) in listener.incoming().flatten().zip(addresses.iter().cycle()) {
                 if let Ok(server) = TcpStream::connect(address) {
-                    relay_between(client, server, latency);
+                    // (A client whose connection is not relayed sees that it ends.)
+                    let _ = relay_between(client, server, latency);
                 }
             }
-        });
+        })?;
         Ok(Served {
             processes,
             root,
@@ -178,11 +179,9 @@ fn put(file: &Path, key: &str, connection: &mut BufReader<TcpStream>) -> Outcome
 }
 
 /// Passes on what client and server say. What the client says is held for so long; a request comes in one piece.
-fn relay_between(client: TcpStream, server: TcpStream, latency: Duration) {
-    let (Ok(mut from_client), Ok(mut to_server)) = (client.try_clone(), server.try_clone()) else {
-        return;
-    };
-    thread::spawn(move || {
+fn relay_between(client: TcpStream, server: TcpStream, latency: Duration) -> Outcome {
+    let (mut from_client, mut to_server) = (client.try_clone()?, server.try_clone()?);
+    named("feed-requests", move || {
         let mut request = vec![0; 64 << 10];
         while let Ok(read @ 1..) = from_client.read(&mut request) {
             thread::sleep(latency);
@@ -191,10 +190,15 @@ fn relay_between(client: TcpStream, server: TcpStream, latency: Duration) {
             }
         }
         let _ = to_server.shutdown(Shutdown::Write);
-    });
-    thread::spawn(move || {
+    })?;
+    named("feed-answers", move || {
         let (mut client, mut server) = (client, server);
         let _ = io::copy(&mut server, &mut client);
         let _ = client.shutdown(Shutdown::Both);
-    });
+    })
+}
+
+fn named(name: &str, run: impl FnOnce() + Send + 'static) -> Outcome {
+    thread::Builder::new().name(name.to_owned()).spawn(run)?;
+    Ok(())
 }

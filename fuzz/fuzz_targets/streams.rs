@@ -64,7 +64,12 @@ fuzz_target!(|bytes: &[u8]| {
     }
     let left = [Left::new(shard, Some(bytes.to_vec()))];
     let to = [0, 1].map(|rank| Shard::new(rank, 2, 7));
-    for (state, shard) in empty.hand_over(0, &left, &to).unwrap_or_default().iter().zip(to) {
+    for (state, shard) in empty
+        .hand_over(0, &left, &to)
+        .unwrap_or_default()
+        .iter()
+        .zip(to)
+    {
         let mut items = empty.open(0, shard).unwrap();
         items.seek(state).unwrap();
         read(items);

@@ -281,6 +281,11 @@ impl Store for DiskCache {
         self.cache.read(object, range)
     }
 
+    /// As the store behind it wants.
+    fn in_flight(&self, bytes: u64) -> usize {
+        self.cache.inner.in_flight(bytes)
+    }
+
     fn locate(&self, key: &str) -> String {
         self.cache.inner.locate(key)
     }

@@ -75,7 +75,7 @@ fn round(lane: u64, word: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// As the crate's own program `xxhsum -H64` gives them.
+    /// As Python's xxhash 4.1 gives them.
     #[test]
     fn it_is_xxh64() {
         assert_eq!(sum(b""), 0xEF46_DB37_51D8_E999);
