@@ -502,9 +502,11 @@ impl<F: Clone> Pieces<F> {
         let piece = self.piece_of(index, pass);
         let Some((number, piece)) = piece.and_then(|piece| Some((piece, self.pieces.get(&piece)?)))
         else {
-            return match used {
-                Some(_) => Found::Gone,
-                None => Found::Alone(None),
+            // One that waits because it is tried again does not keep the piece: the last of those that count takes it away.
+            let is_left = |used: Use| used.counts || !self.passes.contains_key(&pass);
+            return match used.is_some_and(is_left) {
+                true => Found::Gone,
+                false => Found::Alone(None),
             };
         };
         if matches!(piece.stage, Stage::Waits) {
