@@ -459,6 +459,7 @@ impl<S: BlockSource> Drop for Reading<'_, S> {
     }
 }
 
+/// [`Blocked::gives_room`].
 struct GivesRoom<'a, S: BlockSource> {
     blocked: &'a Blocked<S>,
 }
