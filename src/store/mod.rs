@@ -28,7 +28,7 @@ mod url;
 pub use cache::{DiskCache, DiskCacheStats};
 pub use error::{StoreError, StoreErrorKind};
 pub use local::LocalFiles;
-pub(crate) use next_use::{NextUse, Rest, with_next_use};
+pub(crate) use next_use::{AskNextUse, NextUse, Rest, with_next_use};
 #[cfg(feature = "object-store")]
 pub use remote::{RemoteStats, RemoteStore};
 

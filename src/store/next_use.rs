@@ -1,11 +1,12 @@
 //! When what the calling thread reads will be read again, if its order says so.
 //!
-//! [`Blocked`](crate::dataset::Blocked) says it around the call of its source's `fetch`, and a cache below listens. So it goes through
+//! [`Blocked`](crate::dataset::Blocked) offers it around the call of its source's `fetch`, and a cache below asks. So it goes through
 //! formats and stores that know nothing of it, the program's own among them. A source that reads by threads of its own loses it: then
-//! nothing is known.
+//! nothing is known. Without a cache it is not computed: that takes a look at the order of the next epoch.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 use std::ops::Range;
+use std::rc::Rc;
 
 use crate::sync::thread_local;
 
@@ -52,26 +53,58 @@ impl NextUse {
     }
 }
 
+/// What computes it, where it is asked for.
+pub(crate) type AskNextUse = Rc<dyn Fn() -> NextUse>;
+
 thread_local! {
-    static NEXT_USE: Cell<Option<NextUse>> = const { Cell::new(None) };
+    static ASK: RefCell<Option<AskNextUse>> = const { RefCell::new(None) };
 }
 
-/// Calls `f`, which reads what is used next as said.
-pub(crate) fn with_next_use<T>(next_use: Option<NextUse>, f: impl FnOnce() -> T) -> T {
+/// Calls `f`, which reads what is used next as `ask` says.
+pub(crate) fn with_next_use<T>(ask: Option<AskNextUse>, f: impl FnOnce() -> T) -> T {
     /// (`f` is the program's code, and may panic.)
-    struct Before(Option<NextUse>);
+    struct Before(Option<AskNextUse>);
 
     impl Drop for Before {
         fn drop(&mut self) {
-            NEXT_USE.with(|of_thread| of_thread.set(self.0));
+            ASK.with(|of_thread| of_thread.replace(self.0.take()));
         }
     }
 
-    let _before = Before(NEXT_USE.with(|of_thread| of_thread.replace(next_use)));
+    let _before = Before(ASK.with(|of_thread| of_thread.replace(ask)));
     f()
 }
 
 /// What is known of the calling thread's reads.
 pub(super) fn next_use() -> Option<NextUse> {
-    NEXT_USE.with(Cell::get)
+    let ask = ASK.with(|of_thread| of_thread.borrow().clone());
+    ask.map(|ask| ask())
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    const ANY: NextUse = NextUse {
+        run: 1,
+        now: 2,
+        next: 3,
+        rest: None,
+        lap: 4,
+    };
+
+    #[test]
+    fn it_is_computed_only_where_it_is_asked_for() {
+        let asked = Rc::new(RefCell::new(0));
+        let count = Rc::clone(&asked);
+        let ask: AskNextUse = Rc::new(move || {
+            *count.borrow_mut() += 1;
+            ANY
+        });
+        with_next_use(Some(Rc::clone(&ask)), || ());
+        assert_eq!(*asked.borrow(), 0);
+        assert_eq!(with_next_use(Some(ask), next_use), Some(ANY));
+        assert_eq!(*asked.borrow(), 1);
+        assert_eq!(next_use(), None);
+    }
 }

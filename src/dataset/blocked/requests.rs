@@ -4,6 +4,7 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use super::BlockSource;
 use super::pieces::{Gone, Pieces, Wanted};
@@ -13,7 +14,7 @@ use crate::dataset::StagedDataset;
 use crate::error::{BoxError, drop_each, is_temporary, panic_message};
 use crate::rng::SampleRng;
 use crate::sampler::Blocks;
-use crate::store::{NextUse, Rest, with_next_use};
+use crate::store::{AskNextUse, with_next_use};
 use crate::sync::{Arc, Condvar, Mutex};
 
 /// What was fetched of a piece: its samples share it.
@@ -102,22 +103,10 @@ impl<S: BlockSource> StagedDataset for Requests<S> {
         else {
             return Ok(());
         };
-        // (Without the lock: it puts a track of the next epoch in order.)
-        let next_use = again.map(|(again, opening)| {
-            let positions = again.positions(&opening);
-            let samples = opening.samples.end - opening.samples.start;
-            NextUse {
-                run: again.run,
-                now: positions.now,
-                next: positions.next,
-                rest: positions.rest.map(|(behind, next)| Rest {
-                    behind: (behind, samples),
-                    next,
-                }),
-                lap: again.samples.max(1),
-            }
+        let ask = again.map(|(again, opening)| -> AskNextUse {
+            Rc::new(move || again.next_use(&opening)) // (without the lock)
         });
-        let fetched = with_next_use(next_use, || self.fetch_piece(block, samples));
+        let fetched = with_next_use(ask, || self.fetch_piece(block, samples));
         let unwanted = self.pieces.lock().fetched(piece, fetched);
         drop(unwanted); // (`Staged` catches what panics.)
         Ok(())

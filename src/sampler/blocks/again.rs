@@ -3,15 +3,16 @@
 use super::Opening;
 use super::known::Known;
 use super::track::Piece;
+use crate::store::{NextUse, Rest};
 use crate::sync::Arc;
 
 /// Says of the openings of an epoch when their samples come in the next one. Positions are those of a run: of all epochs together.
 #[derive(Clone)]
 pub(crate) struct Again {
     /// Which order it is: a fingerprint of blocks, tracks and seed, and 1.
-    pub(crate) run: u64,
+    run: u64,
     /// How many samples an epoch has.
-    pub(crate) samples: u64,
+    samples: u64,
     epoch: u64,
     /// `None`: the data set's own order, which is the same in each epoch.
     shuffled: Option<Arc<Known>>,
@@ -32,21 +33,22 @@ impl Again {
         }
     }
 
-    /// When an opening begins, and when the same samples come in the epoch that follows.
-    pub(crate) fn positions(&self, opening: &Opening) -> Positions {
+    /// When an opening begins, and when the same samples come in the epoch that follows. (It may put a track of that epoch in order.)
+    pub(crate) fn next_use(&self, opening: &Opening) -> NextUse {
         let at = |epoch: u64, position: u64| {
             let before = epoch.saturating_mul(self.samples);
             before.saturating_add(position)
         };
-        let now = at(self.epoch, opening.first);
         let epoch = self.epoch.saturating_add(1);
+        let next_use = NextUse {
+            run: self.run,
+            now: at(self.epoch, opening.first),
+            next: at(epoch, opening.first),
+            rest: None,
+            lap: self.samples.max(1),
+        };
         let Some(known) = &self.shuffled else {
-            let next = at(epoch, opening.first);
-            return Positions {
-                now,
-                next,
-                rest: None,
-            };
+            return next_use;
         };
         let (tracks, samples) = (known.row.tracks(), &opening.samples);
         let number = opening.first % tracks;
@@ -54,22 +56,18 @@ impl Again {
         let position = |piece: &Piece| at(epoch, piece.begins * tracks + number);
         let mut pieces = track.pieces_with(samples);
         pieces.sort_by_key(|piece| piece.samples.start);
-        let next = pieces.first().map_or(now, position);
         // (Two at most: an epoch cuts one piece of a track, in two.)
         let rest = pieces.get(1).map(|piece| {
             let behind = piece.samples.start.saturating_sub(samples.start);
-            (behind, position(piece))
+            Rest {
+                behind: (behind, samples.end - samples.start),
+                next: position(piece),
+            }
         });
-        Positions { now, next, rest }
+        NextUse {
+            next: pieces.first().map_or(next_use.now, position),
+            rest,
+            ..next_use
+        }
     }
-}
-
-/// Where an opening is, and where its samples are in the next epoch.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Positions {
-    pub(crate) now: u64,
-    /// Where the first of the samples come.
-    pub(crate) next: u64,
-    /// Behind how many of them others come, and where.
-    pub(crate) rest: Option<(u64, u64)>,
 }

@@ -5,11 +5,12 @@
 mod tests {
     use std::collections::{BTreeMap, BTreeSet, HashMap};
     use std::ops::Range;
+    use std::rc::Rc;
 
     use super::super::world::World;
     use super::super::{Objects, PAGE, PAGE_FILE, cache};
     use crate::sampler::{BlockSampler, Blocks, Opening, Sampler};
-    use crate::store::next_use::{NextUse, Rest, with_next_use};
+    use crate::store::next_use::{AskNextUse, NextUse, with_next_use};
     use crate::sync::plain::AtomicU64;
     use crate::sync::{Arc, Ordering};
 
@@ -51,26 +52,11 @@ mod tests {
                 for rank in 0..self.ranks {
                     let openings = sampler.openings(epoch, 0, rank, self.ranks).unwrap();
                     let again = openings.again().unwrap();
-                    of_epoch.extend(openings.map(|opening| {
-                        let positions = again.positions(&opening);
-                        let (run, lap) = (again.run, again.samples);
-                        let samples = opening.samples.end - opening.samples.start;
-                        let rest = positions.rest.map(|(behind, next)| Rest {
-                            behind: (behind, samples),
-                            next,
-                        });
-                        Read {
-                            epoch,
-                            rank,
-                            range: self.bytes(&opening),
-                            next_use: NextUse {
-                                run,
-                                now: positions.now,
-                                next: positions.next,
-                                rest,
-                                lap,
-                            },
-                        }
+                    of_epoch.extend(openings.map(|opening| Read {
+                        epoch,
+                        rank,
+                        range: self.bytes(&opening),
+                        next_use: again.next_use(&opening),
                     }));
                 }
                 of_epoch.sort_by_key(|read| read.next_use.now);
@@ -106,8 +92,9 @@ mod tests {
                     for read in self.reads(&self.sampler(*seed), epoch..epoch + 1) {
                         let cache = &caches[read.rank as usize];
                         let object = &objects.all[0];
-                        with_next_use(Some(read.next_use), || cache.read(object, read.range))
-                            .unwrap();
+                        let next_use = read.next_use;
+                        let ask: AskNextUse = Rc::new(move || next_use);
+                        with_next_use(Some(ask), || cache.read(object, read.range)).unwrap();
                     }
                     hits.push(count() - before);
                     before = count();

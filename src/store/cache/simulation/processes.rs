@@ -3,11 +3,12 @@
 
 use std::io::ErrorKind;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::rc::Rc;
 
 use super::world::{Fault, Killed, World};
 use super::{Draws, Objects, PAGE, PAGE_FILE, cache, each_seed};
 use crate::error::is_temporary;
-use crate::store::next_use::{NextUse, with_next_use};
+use crate::store::next_use::{AskNextUse, NextUse, with_next_use};
 use crate::sync::{Arc, Ordering, thread};
 
 /// What the processes of a run do.
@@ -64,8 +65,8 @@ impl Plan {
                 rest: None,
                 lap: 60,
             };
-            let next_use = (!draws.once_in(4)).then_some(next_use);
-            match with_next_use(next_use, || cache.read(object, start..end)) {
+            let ask = (!draws.once_in(4)).then(|| -> AskNextUse { Rc::new(move || next_use) });
+            match with_next_use(ask, || cache.read(object, start..end)) {
                 Ok(bytes) => assert_eq!(bytes, Objects::bytes(object, start..end), "{self:?}"),
                 Err(error) => assert!(is_temporary(&error), "{self:?}: {error}"),
             }
