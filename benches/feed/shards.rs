@@ -333,7 +333,7 @@ mod images {
             shards = shards.extent_bytes(bytes << 10);
         }
         let data = shards.build(move |sample, rng| {
-            let picture = LazyImage::encoded(sample.field("jpg")?.to_vec());
+            let picture = LazyImage::encoded(sample.shared("jpg")?);
             let picture = decoded_by(decoder, picture.transform(&transform, rng));
             Ok((picture, sample.number::<i64>("cls")?))
         })?;

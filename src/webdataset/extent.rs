@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use bytes::Bytes;
+
 use super::error::{Cause, ShardError};
 use super::index::{Field, ShardIndex};
 use super::members::{BLOCK, is_header_of};
@@ -27,7 +29,7 @@ pub(super) struct Shard {
 /// Samples of a shard, as they were read ([`WebDataset`](super::WebDataset) is a source of blocks of this type).
 pub struct Extent {
     /// Where each part begins in the shard, and its bytes; in order.
-    parts: Vec<(u64, Vec<u8>)>,
+    parts: Vec<(u64, Bytes)>,
 }
 
 impl std::fmt::Debug for Extent {
@@ -44,10 +46,22 @@ impl Extent {
     }
 
     fn bytes(&self, at: u64, count: u64) -> Option<&[u8]> {
+        let (part, range) = self.find(at, count)?;
+        part.get(range)
+    }
+
+    fn shared(&self, field: Field) -> Option<Bytes> {
+        let (part, range) = self.find(field.at, field.bytes)?;
+        (range.end <= part.len()).then(|| part.slice(range))
+    }
+
+    /// The part that some bytes of the shard are in, and where in it.
+    fn find(&self, at: u64, count: u64) -> Option<(&Bytes, Range<usize>)> {
         let behind = self.parts.partition_point(|(start, _)| *start <= at);
         let (start, part) = self.parts.get(behind.checked_sub(1)?)?;
         let from = usize::try_from(at - start).ok()?;
-        part.get(from..from.checked_add(usize::try_from(count).ok()?)?)
+        let end = from.checked_add(usize::try_from(count).ok()?)?;
+        Some((part, from..end))
     }
 }
 
@@ -80,7 +94,7 @@ impl Shard {
                 let what = format!("its store gave {} bytes for {range:?}", bytes.len());
                 return Err(self.fault(None, Cause::Other(what)).into());
             }
-            parts.push((range.start, bytes));
+            parts.push((range.start, bytes.into()));
         }
         Ok(Extent { parts })
     }
@@ -141,6 +155,12 @@ impl Lies for InExtent<'_> {
                 self.extent.contents(field).unwrap_or_default(),
             )
         })
+    }
+
+    fn shared(&self, at: usize) -> Bytes {
+        let field = self.shard.index.fields(self.sample).nth(at);
+        let shared = field.and_then(|field| self.extent.shared(field));
+        shared.unwrap_or_default()
     }
 }
 

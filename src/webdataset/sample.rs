@@ -3,6 +3,8 @@
 use std::panic::RefUnwindSafe;
 use std::str::FromStr;
 
+use bytes::Bytes;
+
 use super::error::{Cause, ShardError};
 
 /// Where a sample's fields are: in an extent of an indexed shard, or read by themselves.
@@ -20,6 +22,9 @@ pub(super) trait Lies: Sync + RefUnwindSafe {
 
     /// The name and the contents of a field, in the order in which they lie in the shard.
     fn field(&self, at: usize) -> (&str, &[u8]);
+
+    /// The contents of a field, which share what was read with it.
+    fn shared(&self, at: usize) -> Bytes;
 }
 
 /// A sample of a shard: its key and its fields. The data set's function makes something of it ([`WebDatasetBuilder::build`],
@@ -78,6 +83,39 @@ impl<'a> WebSample<'a> {
     /// If the sample has none of that name, or it was not chosen.
     pub fn field(&self, names: &str) -> Result<&'a [u8], ShardError> {
         self.named(names).map(|(_, contents)| contents)
+    }
+
+    /// The contents of a field, without a copy: for what is decoded, or copied into the batch, as soon as the data set's function returns. They
+    /// keep in memory what was read with them: of an indexed shard an extent of 8 MiB, which [`Blocked::with_max_bytes`] does not count once its
+    /// other samples are done. Copy what stays longer ([`field`](WebSample::field)).
+    ///
+    /// # Errors
+    ///
+    /// Those of [`field`](WebSample::field).
+    ///
+    /// [`Blocked::with_max_bytes`]: crate::dataset::Blocked::with_max_bytes
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::image::{ImageTransform, LazyImage};
+    /// use pinfeed::webdataset::WebDataset;
+    ///
+    /// # let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/shards");
+    /// let shards = WebDataset::open(&format!("{folder}/train-{{000000..000002}}.tar"))?;
+    /// let transform = ImageTransform::train(8);
+    /// let data = shards.build(move |sample, rng| {
+    ///     let picture = LazyImage::encoded(sample.shared("jpg;jpeg;png")?).with_path(sample.key());
+    ///     Ok((picture.transform(&transform, rng), sample.number::<i64>("cls")?))
+    /// })?;
+    /// # assert_eq!(data.len(), 8);
+    /// # Ok::<(), pinfeed::BoxError>(())
+    /// ```
+    pub fn shared(&self, names: &str) -> Result<Bytes, ShardError> {
+        let (name, _) = self.named(names)?;
+        let mut fields = self.fields();
+        let at = fields.position(|(has, _)| has == name);
+        Ok(at.map_or_else(Bytes::new, |at| self.0.shared(at)))
     }
 
     /// The contents of a field, as text.

@@ -31,7 +31,7 @@ fn pets(pattern: &str, transform: ImageTransform) -> pinfeed::Result<WebDataset<
         .field("jpg;jpeg;png;ppm")
         .field("cls")
         .build(move |sample, rng| {
-            let picture = LazyImage::encoded(sample.field("jpg;jpeg;png;ppm")?.to_vec());
+            let picture = LazyImage::encoded(sample.shared("jpg;jpeg;png;ppm")?);
             let picture = picture.with_path(sample.key()); // for its errors
             Ok((picture.transform(&transform, rng), sample.number("cls")?))
         })

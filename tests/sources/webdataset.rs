@@ -120,9 +120,10 @@ fn tar<'a>(files: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
 type Whole = (String, BTreeMap<String, Vec<u8>>);
 
 fn whole(sample: WebSample<'_>, _: &mut SampleRng) -> Result<Whole, BoxError> {
-    let fields = sample
-        .fields()
-        .map(|(name, bytes)| (name.to_owned(), bytes.to_vec()));
+    let fields = sample.fields().map(|(name, bytes)| {
+        assert_eq!(sample.shared(name).unwrap(), bytes);
+        (name.to_owned(), bytes.to_vec())
+    });
     Ok((sample.key().to_owned(), fields.collect()))
 }
 
@@ -201,6 +202,11 @@ fn what_samples_hold_is_got_by_name() {
             assert!(sample.get("json").is_none(), "it was not chosen");
             assert!(sample.get("png;jpg").is_some());
             let missing = sample.field("json").unwrap_err().to_string();
+            assert!(
+                missing.contains(r#"has no field "json", but "#),
+                "{missing}"
+            );
+            let missing = sample.shared("json").unwrap_err().to_string();
             assert!(
                 missing.contains(r#"has no field "json", but "#),
                 "{missing}"

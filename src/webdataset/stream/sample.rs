@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use bytes::Bytes;
+
 use crate::sync::Arc;
 use crate::webdataset::sample::Lies;
 
@@ -14,7 +16,7 @@ struct Inner {
     shard: Arc<str>,
     place: Arc<str>,
     key: String,
-    fields: Vec<(String, Vec<u8>)>,
+    fields: Vec<(String, Bytes)>,
 }
 
 impl StreamedSample {
@@ -24,11 +26,13 @@ impl StreamedSample {
         key: String,
         fields: Vec<(String, Vec<u8>)>,
     ) -> StreamedSample {
+        let fields = fields.into_iter();
+        let fields = fields.map(|(name, bytes)| (name, Bytes::from(bytes)));
         StreamedSample(Arc::new(Inner {
             shard: Arc::clone(shard),
             place: Arc::clone(place),
             key,
-            fields,
+            fields: fields.collect(),
         }))
     }
 
@@ -60,6 +64,11 @@ impl Lies for StreamedSample {
     fn field(&self, at: usize) -> (&str, &[u8]) {
         let field = self.0.fields.get(at);
         field.map_or(("", &[]), |(name, bytes)| (name, bytes))
+    }
+
+    fn shared(&self, at: usize) -> Bytes {
+        let field = self.0.fields.get(at);
+        field.map_or_else(Bytes::new, |(_, bytes)| bytes.clone())
     }
 }
 
