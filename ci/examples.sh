@@ -9,6 +9,9 @@ for example in quickstart tabular text_lines; do
 done
 run cargo run --release --features arrays --example tokens
 cargo run --release --features arrays --example tokens -- LICENSE-MIT 2>/dev/null && exit 1 # an odd number of bytes is no file of tokens
+run cargo run --release --features webdataset --example webdataset
+run cargo run --release --features webdataset,object-store --example bucket
+cargo run --release --features webdataset,object-store --example bucket -- one 2>/dev/null && exit 1 # it wants a field and a folder, too
 run cargo run --release --example text_lines -- LICENSE-MIT
 cargo run --release --example text_lines -- /nonexistent 2>/dev/null && exit 1 # a file that is not there is an error
 run cargo run --release --example transfer_bandwidth -- \

@@ -7,16 +7,16 @@
 //!
 //!     cargo run --release --example webdataset --features webdataset -- "imagenet/train-{000000..000146}.tar" "jpg;jpeg;png"
 
-use std::path::Path;
+mod colours;
+mod shards;
+
 use std::time::Instant;
 
-use pinfeed::Tensor;
+use colours::{Batch, Model};
 use pinfeed::dataset::Blocked;
 use pinfeed::image::{ImageTransform, LazyImage};
 use pinfeed::prelude::*;
 use pinfeed::webdataset::WebDataset;
-
-type Batch = (Tensor<u8>, Tensor<i64>);
 
 /// Pictures of 32 by 32 pixels, and classes, of the shards that a pattern names.
 fn pictures(
@@ -27,7 +27,7 @@ fn pictures(
         .field("ppm") // each sample has both
         .field("cls")
         .build(move |sample, rng| {
-            let picture = LazyImage::encoded(sample.field("ppm")?.to_vec()).with_path(sample.key());
+            let picture = LazyImage::encoded(sample.shared("ppm")?).with_path(sample.key());
             Ok((picture.transform(&transform, rng), sample.number("cls")?))
         })
 }
@@ -43,7 +43,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
     let folder = std::env::temp_dir().join(format!("pinfeed-shards-{}", std::process::id()));
-    write_shards(&folder)?;
+    shards::write(&folder)?;
     let place = folder.display();
 
     let train = pictures(
@@ -114,90 +114,4 @@ fn count(pattern: &str, field: &str) -> Result<(), Box<dyn std::error::Error>> {
     );
     println!("{}", loader.stats());
     Ok(())
-}
-
-/// Eight shards of 100 pictures each: red, green and blue ones, with noise.
-fn write_shards(folder: &Path) -> std::io::Result<()> {
-    std::fs::create_dir_all(folder)?;
-    let mut noise = 1u32;
-    let mut noise = move || {
-        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (noise >> 25) as u8
-    };
-    for shard in 0..8 {
-        let mut archive = tar::Builder::new(std::fs::File::create(
-            folder.join(format!("shard-{shard:03}.tar")),
-        )?);
-        let mut file = |name: String, contents: &[u8]| {
-            let mut header = tar::Header::new_ustar();
-            header.set_size(contents.len() as u64);
-            header.set_mode(0o644);
-            archive.append_data(&mut header, name, contents)
-        };
-        for sample in 0..100 {
-            let class = sample % 3;
-            let mut picture = b"P6 32 32 255\n".to_vec();
-            for _ in 0..32 * 32 {
-                picture.extend((0..3).map(|colour| noise() + if colour == class { 90 } else { 0 }));
-            }
-            file(
-                format!("{shard:03}{sample:05}.cls"),
-                class.to_string().as_bytes(),
-            )?;
-            file(format!("{shard:03}{sample:05}.ppm"), &picture)?;
-        }
-        archive.finish()?;
-    }
-    Ok(())
-}
-
-/// The mean colour of each class.
-#[derive(Default)]
-struct Model {
-    sums: [[f64; 3]; 3],
-    counts: [f64; 3],
-}
-
-impl Model {
-    fn learn(&mut self, (pictures, classes): &Batch) {
-        for (colour, class) in colours(pictures).zip(classes.as_slice()) {
-            let class = *class as usize;
-            self.counts[class] += 1.0;
-            (0..3).for_each(|of| self.sums[class][of] += colour[of]);
-        }
-    }
-
-    /// How many of a batch have the class whose mean is nearest.
-    fn right(&self, (pictures, classes): &Batch) -> usize {
-        let distance = |colour: &[f64; 3], class: usize| -> f64 {
-            let mean = self.sums[class].map(|sum| sum / self.counts[class]);
-            (0..3).map(|of| (colour[of] - mean[of]).powi(2)).sum()
-        };
-        let nearest = |colour: &[f64; 3]| {
-            (0..3).min_by(|a, b| distance(colour, *a).total_cmp(&distance(colour, *b)))
-        };
-        let pairs = colours(pictures).zip(classes.as_slice());
-        pairs
-            .filter(|(colour, class)| nearest(colour) == Some(**class as usize))
-            .count()
-    }
-}
-
-fn colours(pictures: &Tensor<u8>) -> impl Iterator<Item = [f64; 3]> {
-    let pixels = 28 * 28;
-    pictures
-        .as_slice()
-        .chunks_exact(3 * pixels)
-        .map(move |picture| {
-            let mean = |colour: usize| {
-                picture
-                    .iter()
-                    .skip(colour)
-                    .step_by(3)
-                    .map(|of| f64::from(*of))
-                    .sum::<f64>()
-                    / pixels as f64
-            };
-            [mean(0), mean(1), mean(2)]
-        })
 }

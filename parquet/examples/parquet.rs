@@ -7,6 +7,9 @@
 //!
 //!     cargo run --release -p pinfeed-parquet --example parquet -- "fineweb/*.parquet" text
 
+#[path = "../../examples/colours/mod.rs"]
+mod colours;
+
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -14,14 +17,12 @@ use std::time::Instant;
 
 use arrow_array::{ArrayRef, BinaryArray, Int64Array, RecordBatch, StringArray, StructArray};
 use arrow_schema::{DataType, Field};
+use colours::{Batch, Model, Noise};
 use parquet::arrow::ArrowWriter;
-use pinfeed::Tensor;
 use pinfeed::dataset::Blocked;
 use pinfeed::image::{ImageTransform, LazyImage};
 use pinfeed::prelude::*;
 use pinfeed_parquet::Parquet;
-
-type Batch = (Tensor<u8>, Tensor<i64>);
 
 /// Pictures of 28 by 28 pixels, and classes, of the files that a pattern names.
 fn pictures(
@@ -119,21 +120,13 @@ fn count(pattern: &str, columns: &[String]) -> Result<(), Box<dyn std::error::Er
 /// Eight files of 100 pictures each: red, green and blue ones, with noise. A picture is a structure of its file's bytes and path.
 fn write_files(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
     std::fs::create_dir_all(folder)?;
-    let mut noise = 1u32;
-    let mut noise = move || {
-        noise = noise.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
-        (noise >> 25) as u8
-    };
+    let mut noise = Noise::new();
     for file in 0..8 {
         let (mut pictures, mut classes) = (Vec::new(), Vec::new());
         for row in 0..100 {
             let class = row % 3;
-            let mut picture = b"P6 32 32 255\n".to_vec();
-            for _ in 0..32 * 32 {
-                picture.extend((0..3).map(|colour| noise() + if colour == class { 90 } else { 0 }));
-            }
-            pictures.push(picture);
-            classes.push(class);
+            pictures.push(noise.picture(class));
+            classes.push(class as i64);
         }
         let bytes: ArrayRef = Arc::new(BinaryArray::from_iter_values(pictures));
         let paths: ArrayRef = Arc::new(StringArray::from_iter_values(
@@ -156,55 +149,4 @@ fn write_files(folder: &Path) -> Result<(), Box<dyn std::error::Error>> {
         writer.close()?;
     }
     Ok(())
-}
-
-/// The mean colour of each class.
-#[derive(Default)]
-struct Model {
-    sums: [[f64; 3]; 3],
-    counts: [f64; 3],
-}
-
-impl Model {
-    fn learn(&mut self, (pictures, classes): &Batch) {
-        for (colour, class) in colours(pictures).zip(classes.as_slice()) {
-            let class = *class as usize;
-            self.counts[class] += 1.0;
-            (0..3).for_each(|of| self.sums[class][of] += colour[of]);
-        }
-    }
-
-    /// How many of a batch have the class whose mean is nearest.
-    fn right(&self, (pictures, classes): &Batch) -> usize {
-        let distance = |colour: &[f64; 3], class: usize| -> f64 {
-            let mean = self.sums[class].map(|sum| sum / self.counts[class]);
-            (0..3).map(|of| (colour[of] - mean[of]).powi(2)).sum()
-        };
-        let nearest = |colour: &[f64; 3]| {
-            (0..3).min_by(|a, b| distance(colour, *a).total_cmp(&distance(colour, *b)))
-        };
-        let pairs = colours(pictures).zip(classes.as_slice());
-        pairs
-            .filter(|(colour, class)| nearest(colour) == Some(**class as usize))
-            .count()
-    }
-}
-
-fn colours(pictures: &Tensor<u8>) -> impl Iterator<Item = [f64; 3]> {
-    let pixels = 28 * 28;
-    pictures
-        .as_slice()
-        .chunks_exact(3 * pixels)
-        .map(move |picture| {
-            let mean = |colour: usize| {
-                picture
-                    .iter()
-                    .skip(colour)
-                    .step_by(3)
-                    .map(|of| f64::from(*of))
-                    .sum::<f64>()
-                    / pixels as f64
-            };
-            [mean(0), mean(1), mean(2)]
-        })
 }
