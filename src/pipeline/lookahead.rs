@@ -196,6 +196,11 @@ impl Announced {
         sampled.ns()
     }
 
+    /// How many samples ahead the data set is told what comes.
+    pub(crate) fn lookahead(&self) -> usize {
+        usize::try_from(self.announcer.shared.lookahead).unwrap_or(usize::MAX)
+    }
+
     /// The pass's number, as the samples' generators have it: never 0, and unique as far as passes live at the same time.
     pub(crate) fn short_id(&self) -> u32 {
         Pass::new(self.id, 0).short_id()

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use pinfeed::dataset::{BlockSource, Blocked};
+use pinfeed::error::Temporary;
 use pinfeed::sampler::{BlockSampler, Blocks, Sampler};
 use pinfeed::{BoxError, DataLoader, SampleRng, Tensor};
 use shuttle::thread;
@@ -21,6 +23,8 @@ struct Shards {
     held: Arc<Mutex<(usize, usize)>>,
     broken: Option<u64>,
     bad: Option<u64>,
+    /// How often a block cannot be had, for the time being.
+    busy: Mutex<BTreeMap<u64, u64>>,
 }
 
 struct Held {
@@ -65,6 +69,10 @@ impl BlockSource for Shards {
         }
         for index in samples {
             *self.fetched.lock().unwrap().entry(index).or_default() += 1;
+        }
+        if let Some(times @ 1..) = self.busy.lock().unwrap().get_mut(&block) {
+            *times -= 1;
+            return Err(Temporary::new("it is busy").into());
         }
         match self.broken == Some(block) {
             true => Err("it is broken".into()),
@@ -116,6 +124,7 @@ fn blocks_are_read_once() {
             held: Arc::clone(&held),
             broken,
             bad,
+            busy: Mutex::default(),
         });
         let blocked = blocked
             .with_in_flight(1 + below(3))
@@ -179,5 +188,42 @@ fn blocks_are_read_once() {
             );
         }
         check_all_back(&device);
+    });
+}
+
+/// Blocks that cannot be had for the time being are fetched again, for all of their samples: each comes, also one that still waits when the
+/// others of its block are done.
+#[test]
+fn blocks_are_tried_again() {
+    explore("blocks_are_tried_again", || {
+        let len = 4 + below(6) as u64;
+        let blocks = Arc::new(Blocks::even(len, 2 + below(3) as u64).unwrap());
+        let busy = (0..blocks.len()).map(|block| (block, below(3) as u64));
+        let blocked = Blocked::new(Shards {
+            blocks: Arc::clone(&blocks),
+            fetched: Arc::default(),
+            held: Arc::default(),
+            broken: None,
+            bad: None,
+            busy: Mutex::new(busy.collect()),
+        });
+        let blocked = blocked.with_in_flight(1 + below(3));
+        let blocked = Arc::new(blocked.with_blocks_ahead(below(3)));
+        let builder = DataLoader::builder(Arc::clone(&blocked)).batch_size(1 + below(3));
+        let loader = builder
+            .num_workers(below(4))
+            .retry(3, Duration::ZERO)
+            .build()
+            .unwrap();
+        for epoch in loader.epochs(0..2) {
+            let mut indices: Vec<i64> = Vec::new();
+            for batch in epoch {
+                indices.extend(batch.unwrap().1.as_slice());
+            }
+            assert!(indices.into_iter().eq(0..len as i64));
+        }
+        drop(loader);
+        let stats = blocked.stats();
+        assert_eq!((stats.open, stats.held_bytes), (0, 0), "{stats:?}");
     });
 }

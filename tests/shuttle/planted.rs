@@ -68,6 +68,7 @@ planted! {
     untold: "the thread that waits for a request is not told", "staged::requests_are_made_ahead";
     wrong_room: "room is given in the wrong order", "blocks::blocks_are_read_once";
     later_pass: "a later pass takes the room", "blocks::blocks_are_read_once";
+    tried_in_vain: "a sample that is tried again is given up with its block", "blocks::blocks_are_tried_again";
     kept_room: "what is done with keeps its room", "blocks::blocks_are_read_once";
     still_failed: "a task that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     stale_slabs: "a task that is made again has a slab that it gave up", "failures::a_batch_is_made_again_while_its_slab_comes";

@@ -273,8 +273,8 @@ impl<S: BlockSource> Blocked<S> {
     /// Finds the piece of a sample, and waits for it.
     fn find(&self, index: u64, pass: u32) -> Result<(Fetched<S>, Using<'_, S>), BoxError> {
         let (inner, requests) = (self.inner(), self.requests());
-        let began = Instant::now();
-        let own = sample_timeout();
+        // When it began to wait, and how long it may.
+        let mut wait = None;
         let mut using = Using {
             blocked: self,
             used: None,
@@ -283,9 +283,14 @@ impl<S: BlockSource> Blocked<S> {
         let mut has_waited = false;
         loop {
             let mut pieces = requests.pieces.lock();
-            let timeout = own.or_else(|| pieces.timeout(pass));
-            let end = timeout.and_then(|timeout| began.checked_add(timeout));
-            match pieces.find(index, pass, using.used, requests.max_bytes) {
+            let found = pieces.find(index, pass, using.used, requests.max_bytes);
+            let mut waits = || {
+                *wait.get_or_insert_with(|| {
+                    let timeout = sample_timeout().or_else(|| pieces.timeout(pass));
+                    (Instant::now(), timeout)
+                })
+            };
+            match found {
                 Found::Here {
                     used,
                     fetched,
@@ -301,6 +306,7 @@ impl<S: BlockSource> Blocked<S> {
                 }
                 Found::Asked(used, request) => {
                     using.used = Some(used);
+                    let (began, timeout) = waits();
                     drop(pieces);
                     match inner.wait_for(request, began, timeout)? {
                         Came::Done | Came::Gone => {}
@@ -309,20 +315,24 @@ impl<S: BlockSource> Blocked<S> {
                 }
                 Found::NoRoom => {
                     has_waited = true;
-                    let now = Instant::now();
-                    check_time(began, end, now)?;
+                    let (began, timeout) = waits();
+                    let end = timeout.and_then(|timeout| began.checked_add(timeout));
+                    check_time(began, end, Instant::now())?;
                     let _fetching = Fetching::begin();
                     match end {
                         Some(end) => _ = requests.changed.wait_until(&mut pieces, end),
                         None => requests.changed.wait(&mut pieces),
                     }
                 }
-                Found::Alone(None) if has_waited => return Err(NOT_NEEDED.into()),
+                Found::Alone(None) if has_waited && pass != 0 && !pieces.knows(pass) => {
+                    return Err(NOT_NEEDED.into());
+                }
                 Found::Gone => return Err(NOT_NEEDED.into()),
                 Found::Alone(used) => {
                     using.used = used;
+                    let limit = waits();
                     drop(pieces);
-                    return self.find_alone(index, (began, timeout), using);
+                    return self.find_alone(index, limit, using);
                 }
             }
         }

@@ -443,9 +443,8 @@ impl<F: Clone> Pieces<F> {
     /// Notes that a sample is announced. `Err`: it is in no piece of the pass. One in none is to be [added](Pieces::add_single).
     pub(super) fn announce(&mut self, index: u64, pass: u32) -> Result<(), ()> {
         let piece = self.piece_of(index, pass).ok_or(())?;
-        let Some(mark) = self.mark(piece, index, pass) else {
-            return Err(());
-        };
+        let piece = self.pieces.get_mut(&piece).ok_or(())?;
+        let mark = piece.mark(index, pass).ok_or(())?;
         // (Once: a filler row repeats a sample.)
         if *mark == Mark::Unknown {
             *mark = Mark::Announced;
@@ -475,13 +474,6 @@ impl<F: Clone> Pieces<F> {
         samples.contains(&index).then_some(*piece)
     }
 
-    fn mark(&mut self, piece: u64, index: u64, pass: u32) -> Option<&mut Mark> {
-        let piece = self.pieces.get_mut(&piece)?;
-        let at = usize::try_from(index.checked_sub(piece.samples.start)?).ok()?;
-        let mut needs = piece.needs.iter_mut();
-        needs.find(|need| need.pass == pass)?.marks.get_mut(at)
-    }
-
     /// Finds what there is of a sample. `used`: as it was found before.
     pub(super) fn find(
         &mut self,
@@ -499,50 +491,37 @@ impl<F: Clone> Pieces<F> {
             }
             pass => pass,
         };
-        let piece = self.piece_of(index, pass);
-        let Some((number, piece)) = piece.and_then(|piece| Some((piece, self.pieces.get(&piece)?)))
-        else {
+        let course = self.passes.get(&pass);
+        let need = course.and_then(|course| course.needs.range(..=index).next_back());
+        let number = need.map_or(0, |(_, number)| *number);
+        let piece = self.pieces.get_mut(&number);
+        let Some(piece) = piece.filter(|piece| piece.samples.contains(&index)) else {
             // One that waits because it is tried again does not keep the piece: the last of those that count takes it away.
-            let is_left = |used: Use| used.counts || !self.passes.contains_key(&pass);
+            let is_left = |used: Use| {
+                let is_given_up =
+                    planted("a sample that is tried again is given up with its block");
+                used.counts || !self.passes.contains_key(&pass) || is_given_up
+            };
             return match used.is_some_and(is_left) {
                 true => Found::Gone,
                 false => Found::Alone(None),
             };
         };
-        if matches!(piece.stage, Stage::Waits) {
-            // One sample waits for no room in the line: there is some for one beyond the bound, in the end.
-            if piece.is_single {
-                self.singles -= 1; // it is made anew
-                self.leave(number, pass, &mut Gone::default());
-                return Found::Alone(None);
-            }
-            if !self.waits_for_others(pass, max_bytes) {
-                return Found::NoRoom;
-            }
+        if !matches!(piece.stage, Stage::Waits) {
+            return piece.found(number, index, pass, used);
         }
-        // (One that was not announced takes another's place here, and comes in its own place later.)
-        let mut mark = Mark::Unknown;
-        if let Some(of_sample) = self.mark(number, index, pass) {
-            mark = *of_sample;
-            if mark == Mark::Announced {
-                *of_sample = Mark::Taken;
-            }
+        // One sample waits for no room in the line: there is some for one beyond the bound, in the end.
+        if piece.is_single {
+            self.singles -= 1; // it is made anew
+            self.leave(number, pass, &mut Gone::default());
+            return Found::Alone(None);
         }
-        let again = mark == Mark::Taken && used.is_none();
-        let counts = mark == Mark::Announced || used.is_some_and(|used| used.counts);
-        let own = Use {
-            piece: number,
-            pass,
-            counts,
-        };
-        match self.pieces.get(&number).map(|piece| &piece.stage) {
-            Some(Stage::Here(_, fetched)) => Found::Here {
-                used: own,
-                fetched: fetched.clone(),
-                again,
-            },
-            Some(Stage::Asked(request)) => Found::Asked(own, *request),
-            Some(Stage::Waits) | None => Found::Alone(Some(own)),
+        if !self.waits_for_others(pass, max_bytes) {
+            return Found::NoRoom;
+        }
+        match self.pieces.get_mut(&number) {
+            Some(piece) => piece.found(number, index, pass, used),
+            None => Found::Alone(None), // cannot be
         }
     }
 
@@ -875,6 +854,44 @@ impl<F: Clone> Pieces<F> {
             self.vacate(piece, gone);
             self.forget(piece);
         }
+    }
+}
+
+impl<F: Clone> Piece<F> {
+    /// What a `get` finds, which takes its sample if it was announced.
+    fn found(&mut self, number: u64, index: u64, pass: u32, used: Option<Use>) -> Found<F> {
+        // (One that was not announced takes another's place here, and comes in its own place later.)
+        let mut mark = Mark::Unknown;
+        if let Some(of_sample) = self.mark(index, pass) {
+            mark = *of_sample;
+            if mark == Mark::Announced {
+                *of_sample = Mark::Taken;
+            }
+        }
+        let again = mark == Mark::Taken && used.is_none();
+        let used = Use {
+            piece: number,
+            pass,
+            counts: mark == Mark::Announced || used.is_some_and(|used| used.counts),
+        };
+        match &self.stage {
+            Stage::Here(_, fetched) => Found::Here {
+                used,
+                fetched: fetched.clone(),
+                again,
+            },
+            Stage::Asked(request) => Found::Asked(used, *request),
+            Stage::Waits => Found::Alone(Some(used)),
+        }
+    }
+}
+
+impl<F> Piece<F> {
+    /// What a pass has to do with a sample.
+    fn mark(&mut self, index: u64, pass: u32) -> Option<&mut Mark> {
+        let at = usize::try_from(index.checked_sub(self.samples.start)?).ok()?;
+        let mut needs = self.needs.iter_mut();
+        needs.find(|need| need.pass == pass)?.marks.get_mut(at)
     }
 }
 

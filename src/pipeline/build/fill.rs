@@ -28,8 +28,10 @@ pub(crate) struct Fill<'a, D: Dataset, C: Collate<D::Sample>> {
     table: &'a C::Table,
     /// Where the thread says which row it is at, for other threads that look, and for the error if it panics.
     at: &'a WorkerStatus,
-    /// A thread that makes the task alone announces samples one at a time as it goes, instead of a run at once.
+    /// A thread that makes the task alone announces samples as it goes ([`Fill::announced`]), instead of all that it claimed at once.
     loading: Loading,
+    /// Such a thread has announced the rows below this one.
+    announced: Cell<usize>,
     /// The last of the samples that are left out, if there are any.
     left_out: RefCell<Option<Failed>>,
     /// How long the sampler took for what is loaded, and how long the data set took to be told what comes, in nanoseconds.
@@ -76,6 +78,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             table,
             at,
             loading,
+            announced: Cell::new(0),
             left_out: RefCell::new(None),
             sampled: match watch.times_sampler() {
                 true => Sampled::default(),
@@ -244,7 +247,10 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             let row = (rows.start < end).then_some(rows.start)?;
             rows.start += 1;
             at.comes_to(row);
-            if announces && let Err(failed) = self.announce_next(row, watch) {
+            if announces
+                && row >= self.announced.get()
+                && let Err(failed) = self.announce_next(row..end, watch)
+            {
                 return Some(Err(failed));
             }
             let sample = match watch.begins(&source.context.meter) {
@@ -256,11 +262,16 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         self.table.load(next, run, took, ask)
     }
 
-    /// Tells the data set that the row's sample comes next.
+    /// Tells the data set that the samples of the first of these rows come next: of so many that its window hardly moves by them.
     #[inline(never)]
-    fn announce_next(&self, row: usize, watch: &mut Stopwatch) -> Result<(), Failed> {
+    fn announce_next(&self, rows: Range<usize>, watch: &mut Stopwatch) -> Result<(), Failed> {
         watch.is_in(&self.source.context.meter); // the sample before
-        self.announce(row..row + 1, watch.times_sampler())
+        let lookahead = self.source.context.announced.as_ref();
+        let lookahead = lookahead.map_or(0, |announced| announced.lookahead());
+        let most = (lookahead / 8).clamp(1, INDICES_AT_ONCE);
+        let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
+        self.announced.set(rows.end);
+        self.announce(rows, watch.times_sampler())
     }
 
     /// Gets the sample of a row, and notes how long that takes.
