@@ -17,11 +17,18 @@
 //! Other lines may hold the room. A worker does not wait for these: it fetches its sample alone, beyond `max_bytes` if need be, one at a
 //! time.
 
-use std::collections::{BTreeMap, BTreeSet};
+mod opening;
+mod room;
+
+pub(super) use opening::Step;
+
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::time::Duration;
 
-use crate::dataset::Pass;
+use opening::{Course, Left};
+use room::Line;
+
 use crate::sampler::{Again, Opening, Openings};
 use crate::sync::{Instant, planted};
 
@@ -93,61 +100,6 @@ enum Mark {
     Unknown,
     Announced,
     Taken,
-}
-
-/// A pass over the data.
-struct Course {
-    id: u64,
-    line: u64,
-    timeout: Option<Duration>,
-    openings: Left,
-    /// When their samples come in the next epoch, if that is known.
-    again: Option<Again>,
-    /// The next one of them, and how many bytes it has.
-    next: Option<(Opening, usize)>,
-    /// The pieces that it needs, by their first samples.
-    needs: BTreeMap<u64, u64>,
-    /// Below this position, samples have been announced.
-    reached: u64,
-    /// Below this one, they are done with.
-    done: u64,
-    /// Pieces that were opened, and begin behind what was announced.
-    ahead: BTreeSet<Turn>,
-}
-
-/// The openings of a pass that are left.
-enum Left {
-    Some(Openings),
-    /// A thread asks for the next one, without the lock.
-    Asked,
-    None,
-}
-
-/// What there is to do before a pass's samples are announced.
-pub(super) enum Step {
-    /// Ask a pass for its next opening, and [put them back](Pieces::put_back).
-    Read(u32, Openings),
-    /// Another thread is at it.
-    Wait,
-    Done,
-}
-
-/// What a pass opens next.
-enum Next {
-    /// With how many bytes it has.
-    Opening(Opening, usize),
-    /// They are to be asked for it.
-    Read(Openings),
-    /// Another thread is at it.
-    Asked,
-}
-
-/// Passes that follow each other, so that each waits for those before only.
-struct Line {
-    /// Its part of the room is 1 of so many.
-    share: u64,
-    held_bytes: u128,
-    waiting: BTreeMap<Turn, u64>,
 }
 
 /// What a `get` finds.
@@ -228,244 +180,6 @@ impl<F> Pieces<F> {
 }
 
 impl<F: Clone> Pieces<F> {
-    /// A pass begins. `None`: it has no openings.
-    pub(super) fn begin(&mut self, pass: Pass, openings: Option<Openings>) {
-        let line = self.lines.entry(pass.line).or_insert(Line {
-            share: 1,
-            held_bytes: 0,
-            waiting: BTreeMap::new(),
-        });
-        line.share = pass.share.max(1);
-        self.passes.entry(pass.short_id()).or_insert(Course {
-            id: pass.id(),
-            line: pass.line,
-            timeout: pass.timeout,
-            again: openings.as_ref().and_then(Openings::again),
-            openings: openings.map_or(Left::None, Left::Some),
-            next: None,
-            needs: BTreeMap::new(),
-            reached: 0,
-            done: 0,
-            ahead: BTreeSet::new(),
-        });
-    }
-
-    /// Samples of a pass are announced up to a position, and those before another are done with.
-    pub(super) fn comes_to(&mut self, pass: Pass, gone: &mut Gone<F>) {
-        let own = pass.short_id();
-        if !self.passes.contains_key(&own) {
-            self.begin(pass, None);
-        }
-        let Some(course) = self.passes.get_mut(&own) else {
-            return; // cannot be
-        };
-        course.reached = course.reached.max(pass.reached);
-        let is_reached = |(_, first, _): &Turn| *first < course.reached;
-        while course.ahead.first().is_some_and(is_reached) {
-            course.ahead.pop_first();
-        }
-        if pass.done <= course.done || planted("what is done with keeps its room") {
-            return;
-        }
-        course.done = pass.done;
-        let needs: Vec<u64> = course.needs.values().copied().collect();
-        for number in needs {
-            let needs = self.pieces.get(&number).map(|piece| &piece.needs);
-            let mut needs = needs.into_iter().flatten();
-            if needs.any(|need| need.pass == own && need.until <= pass.done) {
-                self.leave(number, own, gone);
-            }
-        }
-    }
-
-    /// Opens what a pass needs of what is announced, and `ahead` pieces of its line beyond that. `hangs`: whether a request does.
-    pub(super) fn open(&mut self, pass: u32, ahead: usize, hangs: &dyn Fn(u64) -> bool) -> Step {
-        loop {
-            let Some(course) = self.passes.get(&pass) else {
-                return Step::Done; // it is over
-            };
-            // All of a pass comes before what is announced of a later one, though the call that announces its last samples may come after this
-            // one. Otherwise the later pass would take the room.
-            let (line, id, is_announced) = (course.line, course.id, course.reached > 0);
-            let first = self.first_with_openings(line).filter(|first| {
-                let first = self.passes.get(first);
-                is_announced && first.is_some_and(|first| first.id < id)
-            });
-            if let Some(first) = first.filter(|_| !planted("a later pass takes the room")) {
-                match self.next_opening(first) {
-                    Next::Opening(opening, bytes) => self.enter(first, opening, bytes, hangs),
-                    Next::Read(openings) => return Step::Read(first, openings),
-                    Next::Asked => return Step::Wait,
-                }
-                continue;
-            }
-            let Some(course) = self.passes.get_mut(&pass) else {
-                return Step::Done; // cannot be
-            };
-            match course.next.take() {
-                Some((opening, bytes)) if opening.first < course.reached => {
-                    self.enter(pass, opening, bytes, hangs);
-                    continue;
-                }
-                next => course.next = next,
-            }
-            if course.next.is_none() {
-                match std::mem::replace(&mut course.openings, Left::Asked) {
-                    Left::Some(openings) => return Step::Read(pass, openings),
-                    // What is announced may be among what another thread opens.
-                    Left::Asked => return Step::Wait,
-                    Left::None => course.openings = Left::None,
-                }
-            }
-            let of_line = || self.passes.values().filter(|course| course.line == line);
-            if of_line().map(|course| course.ahead.len()).sum::<usize>() >= ahead {
-                return Step::Done;
-            }
-            let Some(first) = self.first_with_openings(line) else {
-                return Step::Done;
-            };
-            match self.next_opening(first) {
-                Next::Opening(opening, bytes) => self.enter(first, opening, bytes, hangs),
-                Next::Read(openings) => return Step::Read(first, openings),
-                Next::Asked => return Step::Done,
-            }
-        }
-    }
-
-    /// The first pass of a line that has openings left.
-    fn first_with_openings(&self, line: u64) -> Option<u32> {
-        let passes = self.passes.iter().filter(|(_, course)| {
-            let is_at_end = course.next.is_none() && matches!(course.openings, Left::None);
-            course.line == line && !is_at_end
-        });
-        let (first, _) = passes.min_by_key(|(_, course)| course.id)?;
-        Some(*first)
-    }
-
-    /// Takes what a pass opens next, which has openings left.
-    fn next_opening(&mut self, pass: u32) -> Next {
-        let Some(course) = self.passes.get_mut(&pass) else {
-            return Next::Asked; // cannot be
-        };
-        if let Some((opening, bytes)) = course.next.take() {
-            return Next::Opening(opening, bytes);
-        }
-        match std::mem::replace(&mut course.openings, Left::Asked) {
-            Left::Some(openings) => Next::Read(openings),
-            Left::Asked | Left::None => Next::Asked,
-        }
-    }
-
-    /// Puts openings back, with the one that was taken, and how many bytes it has. `None`: there are no more.
-    pub(super) fn put_back(
-        &mut self,
-        pass: u32,
-        openings: Option<Openings>,
-        next: Option<(Opening, usize)>,
-        gone: &mut Gone<F>,
-    ) {
-        match self.passes.get_mut(&pass) {
-            Some(course) => {
-                course.openings = openings.map_or(Left::None, Left::Some);
-                course.next = next;
-            }
-            None => gone.openings.extend(openings), // it is over
-        }
-    }
-
-    fn enter(&mut self, pass: u32, opening: Opening, bytes: usize, hangs: &dyn Fn(u64) -> bool) {
-        let samples = (opening.samples.start, opening.samples.end);
-        let shared = self.of_samples.get(&samples).copied();
-        // What has failed, or hangs, is fetched anew for another pass.
-        let shared = shared.filter(|piece| match self.pieces.get(piece) {
-            Some(piece) => match &piece.stage {
-                Stage::Waits => true,
-                Stage::Asked(request) => !hangs(*request),
-                Stage::Here(_, fetched) => (self.is_good)(fetched),
-            },
-            None => false,
-        });
-        self.need(pass, opening, bytes, shared, Mark::Unknown);
-    }
-
-    /// A pass needs a piece: one that there is, or a new one.
-    fn need(&mut self, pass: u32, opening: Opening, bytes: usize, shared: Option<u64>, mark: Mark) {
-        let Some(course) = self.passes.get_mut(&pass) else {
-            return;
-        };
-        if course.needs.contains_key(&opening.samples.start) {
-            return; // openings that overlap
-        }
-        self.made += 1;
-        let Opening {
-            block,
-            samples,
-            first,
-            until,
-            uses,
-        } = opening;
-        let turn = (course.id, first, self.made);
-        let count = usize::try_from(samples.end - samples.start).unwrap_or(usize::MAX);
-        let need = Need {
-            pass,
-            line: course.line,
-            turn,
-            has_room: false,
-            left: uses,
-            until,
-            marks: vec![mark; count],
-        };
-        if first >= course.reached {
-            course.ahead.insert(turn);
-        }
-        let number = shared.unwrap_or(self.made);
-        course.needs.insert(samples.start, number);
-        let piece = self.pieces.entry(number).or_insert_with(|| Piece {
-            block,
-            samples: samples.clone(),
-            bytes,
-            is_alone: false,
-            is_single: mark == Mark::Announced,
-            timeout: course.timeout,
-            stage: Stage::Waits,
-            needs: Vec::new(),
-        });
-        // Also if it is there for another pass, whose turn came before: that one may be over soon.
-        if let Some(line) = self.lines.get_mut(&need.line) {
-            line.waiting.insert(turn, number);
-        }
-        piece.needs.push(need);
-        if mark == Mark::Unknown {
-            self.of_samples.insert((samples.start, samples.end), number);
-        }
-    }
-
-    /// Notes that a sample is announced. `Err`: it is in no piece of the pass. One in none is to be [added](Pieces::add_single).
-    pub(super) fn announce(&mut self, index: u64, pass: u32) -> Result<(), ()> {
-        let piece = self.piece_of(index, pass).ok_or(())?;
-        let piece = self.pieces.get_mut(&piece).ok_or(())?;
-        let mark = piece.mark(index, pass).ok_or(())?;
-        // (Once: a filler row repeats a sample.)
-        if *mark == Mark::Unknown {
-            *mark = Mark::Announced;
-        }
-        Ok(())
-    }
-
-    /// A sample that is announced, and in no piece, is one.
-    pub(super) fn add_single(&mut self, index: u64, block: u64, bytes: usize, pass: Pass) {
-        let reached = pass.reached;
-        let opening = Opening {
-            block,
-            samples: index..index + 1,
-            first: reached.saturating_sub(1),
-            until: reached,
-            uses: 1,
-        };
-        self.singles += 1;
-        self.need(pass.short_id(), opening, bytes, None, Mark::Announced);
-    }
-
     /// The piece that has a sample for a pass.
     fn piece_of(&self, index: u64, pass: u32) -> Option<u64> {
         let needs = &self.passes.get(&pass)?.needs;
@@ -523,131 +237,6 @@ impl<F: Clone> Pieces<F> {
             Some(piece) => piece.found(number, index, pass, used),
             None => Found::Alone(None), // cannot be
         }
-    }
-
-    /// What was fetched has been dropped.
-    pub(super) fn dropped(&mut self, gone: &Gone<F>) {
-        self.leaving_bytes -= gone.bytes;
-        self.held_bytes -= gone.bytes;
-    }
-
-    /// Whether the line of a pass would have room, if others held none.
-    fn waits_for_others(&self, pass: u32, max_bytes: usize) -> bool {
-        if self.leaving_bytes > 0 {
-            return false; // there may be some at once
-        }
-        let number = self.passes.get(&pass).map_or(0, |course| course.line);
-        let Some(line) = self.lines.get(&number) else {
-            return true;
-        };
-        let Some((_, first)) = line.waiting.first_key_value() else {
-            return false; // it is given room at this moment
-        };
-        let (of_line, _) = self.takes(*first, number);
-        line.held_bytes == 0 || line.held_bytes + of_line <= line.quota(max_bytes)
-    }
-
-    /// What a piece takes of a line's room, if it is given to a pass of the line, and of all.
-    fn takes(&self, piece: u64, line: u64) -> (u128, u128) {
-        let Some(piece) = self.pieces.get(&piece) else {
-            return (0, 0);
-        };
-        let bytes = piece.bytes as u128;
-        let mut needs = piece.needs.iter().filter(|need| need.has_room);
-        let has_room = needs.clone().next().is_some();
-        let has_line = needs.any(|need| need.line == line);
-        let of = |has| if has { 0 } else { bytes };
-        (of(has_line), of(has_room))
-    }
-
-    /// Gives room to what waits for it, in order. Returns what is to be fetched, and how long that may take.
-    pub(super) fn give_room(&mut self, max_bytes: usize) -> Vec<(u64, Option<Duration>)> {
-        let mut given = Vec::new();
-        let lines: Vec<u64> = self.lines.keys().copied().collect();
-        for line in lines {
-            while let Some((turn, number)) = self.next_with_room(line, max_bytes) {
-                let (of_line, of_all) = self.takes(number, line);
-                if let Some(line) = self.lines.get_mut(&line) {
-                    line.waiting.remove(&turn);
-                    line.held_bytes += of_line;
-                }
-                let Some(piece) = self.pieces.get_mut(&number) else {
-                    continue; // cannot be
-                };
-                let has_room = piece.needs.iter().any(|need| need.has_room);
-                let mut needs = piece.needs.iter_mut();
-                if let Some(need) = needs.find(|need| need.turn == turn) {
-                    need.has_room = true;
-                }
-                self.held_bytes += of_all;
-                if !has_room {
-                    self.open += 1;
-                    given.push((number, piece.timeout));
-                }
-            }
-        }
-        self.most_bytes = self.most_bytes.max(self.held_bytes);
-        given
-    }
-
-    /// The piece of a line that comes next, if it has room now.
-    fn next_with_room(&self, number: u64, max_bytes: usize) -> Option<(Turn, u64)> {
-        let line = self.lines.get(&number)?;
-        let (turn, piece) = match planted("room is given in the wrong order") {
-            true => line.waiting.last_key_value(),
-            false => line.waiting.first_key_value(),
-        }?;
-        let (of_line, of_all) = self.takes(*piece, number);
-        let fits = line.held_bytes + of_line <= line.quota(max_bytes)
-            && self.held_bytes + of_all <= max_bytes as u128;
-        let is_alone = self.held_bytes == 0;
-        (fits || is_alone).then_some((*turn, *piece))
-    }
-
-    /// Room for one sample that is fetched alone: among the others if there is some, or else beyond them, one at a time. `None`: not now.
-    pub(super) fn make_alone(
-        &mut self,
-        index: u64,
-        (block, bytes): (u64, usize),
-        max_bytes: usize,
-        (now, timeout): (Instant, Option<Duration>),
-    ) -> Option<u64> {
-        let has_room = self.held_bytes + bytes as u128 <= max_bytes as u128;
-        let is_over = |until: Option<Instant>| until.is_some_and(|until| until <= now);
-        // (What is being dropped may be the one that was beyond.)
-        let is_free =
-            self.leaving_bytes == 0 && self.beyond.is_none_or(|(_, until)| is_over(until));
-        if !has_room && !is_free && !planted("any number of samples is beyond the bound") {
-            return None;
-        }
-        self.made += 1;
-        let number = self.made;
-        if !has_room {
-            // Half, as for what is in flight: what waits behind it needs time of its own.
-            let until = timeout.and_then(|timeout| now.checked_add(timeout / 2));
-            self.beyond = Some((number, until));
-        }
-        self.held_bytes += bytes as u128;
-        self.most_bytes = self.most_bytes.max(self.held_bytes);
-        self.open += 1;
-        self.singles += 1;
-        let piece = Piece {
-            block,
-            samples: index..index + 1,
-            bytes,
-            is_alone: true,
-            is_single: false,
-            timeout,
-            stage: Stage::Waits,
-            needs: Vec::new(),
-        };
-        self.pieces.insert(number, piece);
-        Some(number)
-    }
-
-    /// Until when no other sample may be beyond the bound.
-    pub(super) fn beyond_until(&self) -> Option<Instant> {
-        self.beyond.and_then(|(_, until)| until)
     }
 
     /// A piece has a request of this number.
@@ -811,29 +400,6 @@ impl<F: Clone> Pieces<F> {
         }
     }
 
-    /// A piece has no room any more: what there is of it is dropped. If it is needed, it is fetched again when its turn comes.
-    fn vacate(&mut self, number: u64, gone: &mut Gone<F>) {
-        let Some(piece) = self.pieces.get_mut(&number) else {
-            return;
-        };
-        let bytes = piece.bytes as u128;
-        self.open -= 1;
-        match std::mem::replace(&mut piece.stage, Stage::Waits) {
-            Stage::Waits => self.held_bytes -= bytes,
-            Stage::Asked(request) => {
-                self.held_bytes -= bytes;
-                self.cancelled += 1;
-                gone.requests.push(request);
-            }
-            Stage::Here(request, fetched) => {
-                self.leaving_bytes += bytes;
-                gone.bytes += bytes;
-                gone.requests.push(request);
-                gone.fetched.push(fetched);
-            }
-        }
-    }
-
     /// Nothing needs a piece any more, which has no room.
     fn forget(&mut self, number: u64) {
         let Some(piece) = self.pieces.remove(&number) else {
@@ -892,11 +458,5 @@ impl<F> Piece<F> {
         let at = usize::try_from(index.checked_sub(self.samples.start)?).ok()?;
         let mut needs = self.needs.iter_mut();
         needs.find(|need| need.pass == pass)?.marks.get_mut(at)
-    }
-}
-
-impl Line {
-    fn quota(&self, max_bytes: usize) -> u128 {
-        max_bytes as u128 / u128::from(self.share)
     }
 }
