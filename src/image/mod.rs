@@ -35,7 +35,7 @@ pub use decoder::Decode;
 #[doc(hidden)]
 pub use encoded::Encoded;
 pub use error::ImageError;
-pub use folder::{ImageFolder, ListingProgress};
+pub use folder::{ImageFolder, ListingProgress, StoredFolder};
 pub use geometry::{Geometry, TransformedBoxes, TransformedPoints};
 pub use lazy::LazyImage;
 pub use map::{LazyMap, MapValue, panoptic_id};

@@ -9,7 +9,7 @@ use pinfeed::image::{ImageFolder, ImageTransform};
 use pinfeed::rng::RngKey;
 use pinfeed::{BoxError, DataLoader, Dataset, Device, Error, SampleRng, Tensor};
 
-fn png(height: u32, width: u32, color: [u8; 3]) -> Vec<u8> {
+pub(crate) fn png(height: u32, width: u32, color: [u8; 3]) -> Vec<u8> {
     let pixels = color.repeat((height * width) as usize);
     let mut file = Vec::new();
     image::codecs::png::PngEncoder::new(&mut file)
@@ -27,7 +27,7 @@ fn folder(files: &[&str]) -> tempfile::TempDir {
     root
 }
 
-fn put(root: &Path, file: &str, content: &[u8]) -> PathBuf {
+pub(crate) fn put(root: &Path, file: &str, content: &[u8]) -> PathBuf {
     let path = root.join(file);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     fs::write(&path, content).unwrap();

@@ -10,3 +10,4 @@ mod folder;
 mod formats;
 mod maps;
 mod sequences;
+mod stored;

@@ -1,62 +1,9 @@
 //! Pictures in a folder or a bucket, by the URL on the command line: listed once, fetched ahead, their class from the folder they are in.
 
-use std::collections::BTreeSet;
-use std::sync::Arc;
-
-use pinfeed::dataset::{Staged, StagedDataset};
-use pinfeed::image::{ImageTransform, LazyImage};
-use pinfeed::store::{self, Object, Store};
-use pinfeed::{BoxError, DataLoader, SampleRng};
-
-struct Pictures {
-    store: Arc<dyn Store>,
-    objects: Vec<Object>,
-    classes: Vec<String>,
-    transform: ImageTransform,
-}
-
-impl Pictures {
-    fn open(url: &str) -> Result<Pictures, BoxError> {
-        let store = store::open(url)?;
-        let mut objects = store.list("")?;
-        objects.retain(|object| object.key.ends_with(".ppm"));
-        let classes: BTreeSet<String> = objects.iter().map(class).collect();
-        let classes = classes.into_iter().collect();
-        Ok(Pictures { store, objects, classes, transform: ImageTransform::eval(16) })
-    }
-}
-
-fn class(object: &Object) -> String {
-    object.key.split('/').next().unwrap_or_default().to_owned()
-}
-
-impl StagedDataset for Pictures {
-    type Raw = Vec<u8>;
-    type Sample = (LazyImage, i64);
-
-    fn len(&self) -> u64 {
-        self.objects.len() as u64
-    }
-
-    fn fetch(&self, index: u64) -> Result<Vec<u8>, BoxError> {
-        let object = &self.objects[index as usize];
-        self.store.read(object, 0..object.bytes)
-    }
-
-    fn decode(&self, index: u64, raw: Vec<u8>, rng: &mut SampleRng) -> Result<Self::Sample, BoxError> {
-        let class = class(&self.objects[index as usize]);
-        let label = self.classes.binary_search(&class).map_err(|_| "a class that was not listed")?;
-        Ok((LazyImage::encoded(raw).transform(&self.transform, rng), label as i64))
-    }
-
-    fn raw_bytes(&self, raw: &Vec<u8>) -> usize {
-        raw.capacity()
-    }
-
-    fn describe(&self, index: u64) -> Option<String> {
-        Some(self.store.locate(&self.objects[index as usize].key))
-    }
-}
+use pinfeed::dataset::{IntoDataset, StagedDataset};
+use pinfeed::image::{ImageTransform, StoredFolder};
+use pinfeed::store;
+use pinfeed::{BoxError, DataLoader};
 
 pub fn main() -> Result<(), BoxError> {
     // Instead of the command line's, a folder of two classes.
@@ -70,7 +17,9 @@ pub fn main() -> Result<(), BoxError> {
     }
     let url = folder.path().to_str().ok_or("a path that is no text")?; // or "s3://bucket/pictures"
 
-    let pictures = Staged::new(Pictures::open(url)?).with_in_flight(16);
+    let pictures = StoredFolder::open(store::open(url)?, "")?.with_transform(ImageTransform::eval(16));
+    assert_eq!(pictures.describe(0).as_deref(), Some("cat/0.ppm"));
+    let pictures = pictures.into_dataset().with_in_flight(16); // (a bucket has 256 requests at a time, if nothing is said)
     let loader = DataLoader::builder(pictures).batch_size(8).shuffle(true).num_workers(2).build()?;
     for epoch in 0..2 {
         for batch in loader.epoch(epoch) {

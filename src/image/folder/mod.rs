@@ -1,4 +1,4 @@
-//! Pictures in class folders, or in a list: [`ImageFolder`].
+//! Pictures in class folders, or in a list: [`ImageFolder`]. In a store: [`StoredFolder`].
 //!
 //! File names are found by [`walk`], or read from a [`text`] file or an [`index`], and kept in a list ([`files`]) that takes a few
 //! dozen bytes each. A sample is the bytes of a file and its label. [`LazyImage`] decodes it into its batch.
@@ -6,10 +6,12 @@
 mod files;
 mod index;
 mod progress;
+mod stored;
 mod text;
 mod walk;
 
 pub use progress::ListingProgress;
+pub use stored::StoredFolder;
 
 use std::ffi::OsString;
 use std::fmt;

@@ -14,7 +14,7 @@ use super::progress::{ListingProgress, Pace};
 use crate::{Error, Result};
 
 /// The extensions of pictures: torchvision's `IMG_EXTENSIONS`, and GIF.
-const EXTENSIONS: [&str; 10] = [
+pub(super) const EXTENSIONS: [&str; 10] = [
     "jpg", "jpeg", "png", "ppm", "bmp", "pgm", "tif", "tiff", "webp", "gif",
 ];
 
