@@ -147,10 +147,12 @@ fn said_of(error: &dyn std::error::Error) -> String {
     said
 }
 
+type Fails = Box<dyn Fn(&str) -> Option<BoxError> + Send + Sync>;
+
 /// A store that fails as it is told to.
 struct Failing {
     files: LocalFiles,
-    fails: Box<dyn Fn(&str) -> Option<BoxError> + Send + Sync>,
+    fails: Fails,
     read: Mutex<Vec<String>>,
 }
 
@@ -232,7 +234,7 @@ fn a_picture_that_comes_later_is_asked_for_again() {
         let mut tries = tries.lock().unwrap();
         let of_key = tries.entry(key.to_owned()).or_default();
         *of_key += 1;
-        (*of_key % 3 != 0).then(|| Temporary::new("503 Slow Down").into())
+        (!of_key.is_multiple_of(3)).then(|| Temporary::new("503 Slow Down").into())
     });
     let stored = StoredFolder::open(store, "train").unwrap();
     let labels = stored.labels().to_vec();
