@@ -1,30 +1,32 @@
 //! Objects of a bucket, or of a web server.
 
+mod attempts;
 mod client;
 mod engine;
 mod failure;
 mod pace;
+mod requests;
+mod version;
 
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectMeta};
-use tokio::time::{sleep, timeout};
+use object_store::{GetOptions, ObjectMeta};
+use tokio::time::timeout;
 
-use self::client::{ANSWER, Answer, Client, Protocol};
+use self::attempts::{Limits, Shared};
+use self::client::{Client, Protocol};
 use self::engine::Engine;
-use self::failure::{Failure, Miss, Request, changed, plain, seconds};
-use self::pace::{Pace, back_off};
+use self::failure::{Failure, Miss, Request, plain};
+use self::requests::{page, read};
+use self::version::version;
 use super::error::{StoreError, StoreErrorKind};
 use super::{Object, Store, length_of};
 use crate::error::BoxError;
-use crate::sync::log;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Ordering};
 
 /// Objects of S3, Google Cloud Storage, Azure or a web server, as a [`Store`] (feature `object-store`).
 ///
@@ -90,29 +92,6 @@ pub struct RemoteStore {
     shared: Arc<Shared>,
     engine: Engine,
 }
-
-/// What requests need.
-#[derive(Debug)]
-struct Shared {
-    protocol: Protocol,
-    limits: Limits,
-    opened: Instant,
-    /// A server has answered once.
-    was_answered: AtomicBool,
-    requests: AtomicU64,
-    retried: AtomicU64,
-    bytes: AtomicU64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    attempts: u32,
-    silence: Duration,
-    timeout: Duration,
-}
-
-/// How many attempts there are as long as no server has answered.
-const FIRST_ATTEMPTS: u32 = 4;
 
 /// How much should be on its way.
 const AHEAD_BYTES: u64 = 256 << 20;
@@ -357,95 +336,6 @@ impl RemoteStore {
     }
 }
 
-impl Shared {
-    async fn tried<T, F>(
-        &self,
-        pace: &Mutex<Pace>,
-        place: &str,
-        request: Request,
-        once: impl Fn() -> F,
-    ) -> Result<T, BoxError>
-    where
-        F: Future<Output = Result<T, Miss>>,
-    {
-        let began = Instant::now();
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            self.requests.fetch_add(1, Ordering::Relaxed);
-            self.retried
-                .fetch_add(u64::from(attempts > 1), Ordering::Relaxed);
-            let answer = Arc::new(Mutex::new(Answer::default()));
-            let left = self.limits.timeout.saturating_sub(began.elapsed());
-            let attempt = ANSWER.scope(Arc::clone(&answer), once());
-            let outcome = timeout(left, attempt).await;
-            let answer = answer.lock().clone();
-            if answer.status.is_some() && answer.asked_for_credentials.is_none() {
-                self.was_answered.store(true, Ordering::Relaxed);
-            }
-            let mut failure = match outcome {
-                Ok(Ok(value)) => {
-                    pace.lock().succeeded();
-                    return Ok(value);
-                }
-                Ok(Err(Miss::Theirs(error))) => {
-                    Failure::of(&error, &answer, self.protocol, request)
-                }
-                Ok(Err(Miss::Ours(failure))) => failure,
-                Err(_) => Failure::temporary("it was not done in time"),
-            };
-            let had_credentials = self.was_answered.load(Ordering::Relaxed);
-            if failure.kind == StoreErrorKind::Denied && answer.status.is_none() && had_credentials
-            {
-                // It could be asked for them before.
-                failure.is_temporary = true;
-            }
-            let error = |what: String| StoreError::new(place, failure.kind, what);
-            if !failure.is_temporary {
-                return Err(error(failure.what).into());
-            }
-            let is_new = !self.was_answered.load(Ordering::Relaxed);
-            let first = if is_new { FIRST_ATTEMPTS } else { u32::MAX };
-            let asked = failure.retry_after.unwrap_or_default();
-            let wait = back_off(attempts).max(asked);
-            let left = self.limits.timeout.saturating_sub(began.elapsed());
-            let why = if attempts >= self.limits.attempts {
-                String::new()
-            } else if attempts >= first {
-                "; no server of this name has answered yet: check the URL and the endpoint"
-                    .to_owned()
-            } else if wait >= left && !asked.is_zero() {
-                format!("; the server asks to wait {} more", seconds(asked))
-            } else {
-                let turn = pace.lock().turn(self.opened.elapsed(), left);
-                match turn.map(|turn| turn.max(wait)) {
-                    Some(wait) if wait < left => {
-                        log::debug!(
-                            "{place}: {}; attempt {} follows in {}",
-                            failure.what,
-                            attempts + 1,
-                            seconds(wait)
-                        );
-                        sleep(wait).await;
-                        continue;
-                    }
-                    _ => "; its time is over".to_owned(),
-                }
-            };
-            let attempts = match attempts {
-                1 => "one attempt".to_owned(),
-                several => format!("{several} attempts"),
-            };
-            let what = format!(
-                "{}, after {attempts} in {}{why}",
-                failure.what,
-                seconds(began.elapsed())
-            );
-            return Err(error(what).temporary());
-        }
-    }
-}
-
 impl Store for RemoteStore {
     fn list(&self, prefix: &str) -> Result<Vec<Object>, BoxError> {
         let folder = match prefix.strip_suffix('/').unwrap_or(prefix) {
@@ -559,146 +449,6 @@ impl RemoteStore {
 impl fmt::Debug for RemoteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RemoteStore({:?})", self.url)
-    }
-}
-
-/// A page of a listing.
-struct Page {
-    objects: Vec<ObjectMeta>,
-    next: Option<String>,
-}
-
-async fn page(
-    client: Client,
-    folder: Path,
-    token: Option<String>,
-    limits: Limits,
-) -> Result<Page, Miss> {
-    let Some(pages) = client.pages else {
-        // (It comes as a whole, and what is sent of it is not seen: the call's own limit ends it.)
-        let folder = Some(folder).filter(|folder| !folder.as_ref().is_empty());
-        let mut list = client.objects.list(folder.as_ref());
-        let mut objects = Vec::new();
-        while let Some(meta) = list.next().await {
-            objects.push(meta?);
-        }
-        return Ok(Page {
-            objects,
-            next: None,
-        });
-    };
-    let prefix = match folder.as_ref() {
-        "" => None,
-        folder => Some(format!("{folder}/")),
-    };
-    let options = PaginatedListOptions {
-        page_token: token,
-        ..PaginatedListOptions::default()
-    };
-    let page = timeout(
-        limits.silence,
-        pages.list_paginated(prefix.as_deref(), options),
-    );
-    let page = page.await.map_err(|_| Failure::silence(limits.silence))??;
-    Ok(Page {
-        objects: page.result.objects,
-        next: page.page_token,
-    })
-}
-
-async fn read(
-    client: Client,
-    path: Path,
-    object: Arc<Object>,
-    range: Range<u64>,
-    limits: Limits,
-) -> Result<Vec<u8>, Miss> {
-    let silence = |_| Failure::silence(limits.silence);
-    // All of an object comes from servers that know no ranges, too.
-    let is_whole = range == (0..object.bytes);
-    let length = (range.end - range.start) as usize; // it was looked at before
-    let options = GetOptions {
-        range: (!is_whole).then_some(GetRange::Bounded(range)),
-        if_match: object.version.as_deref().and_then(condition),
-        ..GetOptions::default()
-    };
-    let got = timeout(limits.silence, client.objects.get_opts(&path, options));
-    let got = got.await.map_err(silence)??;
-    compare(&object, &got.meta)?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| {
-        Failure::lasting(
-            StoreErrorKind::Other,
-            format!("there is no memory for {length} bytes"),
-        )
-    })?;
-    let mut body = got.into_stream();
-    while let Some(part) = timeout(limits.silence, body.next())
-        .await
-        .map_err(silence)?
-    {
-        let part = part?;
-        if part.len() > length - bytes.len() {
-            let what =
-                format!("the server has sent more than the {length} bytes that it was asked for");
-            return Err(Failure::temporary(what).into());
-        }
-        bytes.extend_from_slice(&part);
-    }
-    if bytes.len() < length {
-        let what = format!("the server has sent {} of {length} bytes", bytes.len());
-        return Err(Failure::temporary(what).into());
-    }
-    Ok(bytes)
-}
-
-/// How a version is written that is the time of the last change.
-const MODIFIED: &str = "modified ";
-
-/// What tells an object from what it was before.
-fn version(meta: &ObjectMeta) -> Option<String> {
-    match &meta.e_tag {
-        Some(tag) if !tag.is_empty() => Some(strong(tag)),
-        _ => {
-            let seconds = meta.last_modified.timestamp();
-            (seconds != 0).then(|| format!("{MODIFIED}{seconds}")) // 0: the server did not say
-        }
-    }
-}
-
-/// An ETag in quotes. (Azure lists them without.)
-fn strong(tag: &str) -> String {
-    match tag.starts_with(['"', 'W']) {
-        true => tag.to_owned(),
-        false => format!("\"{tag}\""),
-    }
-}
-
-/// The ETag that a request may ask for: a weak one never matches (RFC 9110, 13.1.1).
-fn condition(version: &str) -> Option<String> {
-    version.starts_with('"').then(|| version.to_owned())
-}
-
-/// Whether what the server sends is of the object that was listed.
-fn compare(object: &Object, meta: &ObjectMeta) -> Result<(), Failure> {
-    let changed = |what: String| Failure::lasting(StoreErrorKind::Changed, changed(&what));
-    if meta.size != object.bytes {
-        let (had, has) = (object.bytes, meta.size);
-        return Err(changed(format!("it had {had} bytes and has {has}")));
-    }
-    let Some(listed) = &object.version else {
-        return Ok(());
-    };
-    let now = match listed.starts_with(MODIFIED) {
-        true => Some(format!("{MODIFIED}{}", meta.last_modified.timestamp())),
-        false => meta.e_tag.as_deref().map(strong),
-    };
-    match now {
-        Some(now) if now == *listed => Ok(()),
-        Some(now) => Err(changed(format!("its version was {listed}, and is {now}"))),
-        None => Err(changed(format!(
-            "its version was {listed}, and the server says none now"
-        ))),
     }
 }
 
