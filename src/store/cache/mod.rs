@@ -10,6 +10,9 @@ mod reading;
 mod simulation;
 mod sum;
 
+#[cfg(feature = "object-store")]
+pub(super) use self::sum::sum;
+
 use std::fmt;
 use std::fs;
 use std::io::{self, ErrorKind};
@@ -62,7 +65,10 @@ use crate::sync::{Arc, Ordering};
 ///
 /// A page belongs to a version of an object ([`Object::version`], its ETag). If the object is written again, and listed again, it has other
 /// pages, and the old ones are the first to go. *An object without a version is never kept*: each read goes to the store, with a warning
-/// for the first.
+/// for the first. Neither is one whose version may be that of two contents, as a weak ETag is (`W/"…"`; RFC 9110, 8.8.1); of a web server
+/// without ETags, that is one that was changed less than a minute before it was listed.
+///
+/// Objects of two servers or accounts are never mistaken, if the stores say which they are ([`Store::locate`], [`Store::origin`]).
 ///
 /// # Memory
 ///
@@ -147,7 +153,7 @@ pub struct DiskCacheStats {
     pub damaged: u64,
     /// How often the folder could not be read or written: a full disk, most often.
     pub failures: u64,
-    /// How many reads were of objects without a version, which are not kept.
+    /// How many reads were of objects without a version, or with one that is not certain, which are not kept.
     pub unversioned: u64,
 }
 
@@ -288,6 +294,10 @@ impl Store for DiskCache {
 
     fn locate(&self, key: &str) -> String {
         self.cache.inner.locate(key)
+    }
+
+    fn origin(&self) -> String {
+        self.cache.inner.origin()
     }
 }
 

@@ -9,7 +9,7 @@
 //! | 32..40 | the sum of what follows, up to the header's end |
 //! | 40..64 | number of the page, length of its bytes, length of the identity |
 //! | 64..192 | the sums of its bytes, 64 KiB each |
-//! | 192..4096 | the identity: where the object is, its version and its length |
+//! | 192..4096 | the identity: the store's origin, where the object is, its version and its length |
 
 use std::ops::Range;
 
@@ -39,10 +39,14 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// `None`: the object has no version, or a name that is too long for a header.
-    pub(super) fn new(place: &str, object: &Object) -> Option<Identity> {
+    /// `None`: the object has no version, one that another content may have, too (a weak ETag, `W/".."`), or a name that is too long for a
+    /// header.
+    pub(super) fn new(origin: &str, place: &str, object: &Object) -> Option<Identity> {
         let version = object.version.as_deref()?;
-        let text = format!("{place}\0{version}\0{}", object.bytes).into_bytes();
+        if version.starts_with("W/") {
+            return None;
+        }
+        let text = format!("{origin}\0{place}\0{version}\0{}", object.bytes).into_bytes();
         (text.len() <= HEADER - IDENTITY).then(|| Identity {
             hash: sum(&text),
             text,
@@ -200,7 +204,7 @@ mod tests {
             bytes: 200_000,
             version: Some("1".to_owned()),
         };
-        Identity::new(&format!("s3://bucket/{key}"), &object).unwrap()
+        Identity::new("aws", &format!("s3://bucket/{key}"), &object).unwrap()
     }
 
     #[test]
@@ -280,11 +284,13 @@ mod tests {
             bytes: 200_000,
             version: None,
         };
-        assert!(Identity::new("a", &object).is_none());
-        let object = Object {
-            version: Some("v".repeat(HEADER)),
-            ..object
-        };
-        assert!(Identity::new("a", &object).is_none(), "it is too long");
+        assert!(Identity::new("", "a", &object).is_none());
+        for (version, why) in [("W/\"1\"", "it is weak"), (&*"v".repeat(HEADER), "it is long")] {
+            let object = Object {
+                version: Some(version.to_owned()),
+                ..object.clone()
+            };
+            assert!(Identity::new("", "a", &object).is_none(), "{why}");
+        }
     }
 }

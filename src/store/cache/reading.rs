@@ -161,7 +161,9 @@ impl<F: Files> Cache<F> {
 
     /// Notes that an object is one of those that this process reads.
     pub(super) fn know(&self, objects: &[Object]) {
-        let identity = |object: &Object| Identity::new(&self.inner.locate(&object.key), object);
+        let origin = self.inner.origin();
+        let identity =
+            |object: &Object| Identity::new(&origin, &self.inner.locate(&object.key), object);
         let hashes = objects.iter().filter_map(identity);
         let hashes: Vec<u64> = hashes.map(|identity| identity.hash).collect();
         if let Some(mut index) = self.index() {
@@ -174,7 +176,8 @@ impl<F: Files> Cache<F> {
         if length == 0 {
             return Ok(Vec::new());
         }
-        let Some(identity) = Identity::new(&self.inner.locate(&object.key), object) else {
+        let place = self.inner.locate(&object.key);
+        let Some(identity) = Identity::new(&self.inner.origin(), &place, object) else {
             return self.read_unversioned(object, range);
         };
         let target = Target {
@@ -212,12 +215,12 @@ impl<F: Files> Cache<F> {
         Ok(bytes)
     }
 
-    /// What has no version may change at any time: it is never kept.
+    /// What has no version that is certain may change at any time: it is never kept.
     fn read_unversioned(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
         self.counters.add(&self.counters.unversioned, 1);
         if !self.has_warned_of_versions.swap(true, Ordering::Relaxed) {
             log::warn!(
-                "{} has no version (ETag), or a very long one, so it is not kept in {} but read each time; others like it are not logged",
+                "{} has no version (ETag), one that is not certain (W/..), or a very long one, so it is not kept in {} but read each time; others like it are not logged",
                 self.inner.locate(&object.key),
                 self.files.place()
             );

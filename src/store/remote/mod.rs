@@ -18,7 +18,7 @@ use object_store::{GetOptions, ObjectMeta};
 use tokio::time::timeout;
 
 use self::attempts::{Limits, Shared};
-use self::client::{Client, Protocol};
+use self::client::{Client, Protocol, date};
 use self::engine::Engine;
 use self::failure::{Failure, Miss, Request, plain};
 use self::requests::{page, read};
@@ -30,7 +30,7 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Ordering};
 
 /// Objects of S3, Google Cloud Storage, Azure or a web server, as a [`Store`] (feature `object-store`).
 ///
-/// It is the crate [object_store](https://docs.rs/object_store) with calls that block, on two threads of its own, which are there from the
+/// It is the crate [object_store](https://docs.rs/object_store) with calls that block, on four threads of its own, which are there from the
 /// first request on. The [module](super) lists the URLs, and where credentials come from.
 ///
 /// # What a request may take
@@ -57,6 +57,10 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Ordering};
 /// A read asks for the version that was listed (`If-Match`, with its ETag), and compares what the server says of the object that it
 /// sends: the ETag, or without one the time of the last change (whole seconds), and the size. What is another object is an error of the kind
 /// [`Changed`](StoreErrorKind::Changed), and no bytes of it are returned.
+///
+/// An object may be written again without another version if its ETag is weak (`W/"…"`), or if it has none and was changed less than a
+/// minute before it was listed, by the server's clock. Its version then begins with `W/`, and [`DiskCache`](super::DiskCache) does not keep
+/// it.
 ///
 /// # Keys
 ///
@@ -89,6 +93,8 @@ pub struct RemoteStore {
     endpoint: String,
     /// They may be secret.
     options: Vec<(String, String)>,
+    /// A hash of server and account.
+    origin: String,
     shared: Arc<Shared>,
     engine: Engine,
 }
@@ -215,11 +221,12 @@ impl RemoteStore {
                 StoreError::new(&*url, StoreErrorKind::Other, error.to_string())
             })?;
         }
-        let store = RemoteStore {
+        let mut store = RemoteStore {
             url,
             prefix,
             endpoint,
             options,
+            origin: String::new(),
             shared: Arc::new(Shared {
                 protocol,
                 limits: Limits {
@@ -235,7 +242,7 @@ impl RemoteStore {
             }),
             engine: Engine::new(),
         };
-        store.client()?;
+        store.origin = store.client()?.origin;
         Ok(store)
     }
 
@@ -351,7 +358,7 @@ impl Store for RemoteStore {
                 page(client, folder.clone(), token.clone(), limits)
             })?;
             for meta in page.objects {
-                objects.extend(self.listed(&meta)?);
+                objects.extend(self.listed(&meta, page.date)?);
             }
             page_token = page.next;
             if page_token.is_none() {
@@ -364,7 +371,7 @@ impl Store for RemoteStore {
 
     fn object(&self, key: &str) -> Result<Object, BoxError> {
         let path = self.path(key)?;
-        let meta = self.call(self.locate(key), Request::Look, move |client, limits| {
+        let looked = self.call(self.locate(key), Request::Look, move |client, limits| {
             let path = path.clone();
             async move {
                 let options = GetOptions {
@@ -373,13 +380,14 @@ impl Store for RemoteStore {
                 };
                 let looked = timeout(limits.silence, client.objects.get_opts(&path, options));
                 let looked = looked.await.map_err(|_| Failure::silence(limits.silence))?;
-                Ok(looked?.meta)
+                Ok((looked?.meta, date()))
             }
         })?;
+        let (meta, date) = looked;
         Ok(Object {
             key: key.to_owned(),
             bytes: meta.size,
-            version: version(&meta),
+            version: version(&meta, date),
         })
     }
 
@@ -418,11 +426,15 @@ impl Store for RemoteStore {
             _ => format!("{}/{key}", self.url),
         }
     }
+
+    fn origin(&self) -> String {
+        self.origin.clone()
+    }
 }
 
 impl RemoteStore {
     /// The object of an entry of a listing; `None` for the folder itself.
-    fn listed(&self, meta: &ObjectMeta) -> Result<Option<Object>, BoxError> {
+    fn listed(&self, meta: &ObjectMeta, date: Option<u64>) -> Result<Option<Object>, BoxError> {
         let path = meta.location.as_ref();
         let key = match &*self.prefix {
             "" => Some(path),
@@ -441,7 +453,7 @@ impl RemoteStore {
         Ok((!key.is_empty()).then(|| Object {
             key: key.to_owned(),
             bytes: meta.size,
-            version: version(meta),
+            version: version(meta, date),
         }))
     }
 }

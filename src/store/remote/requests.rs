@@ -9,7 +9,7 @@ use object_store::{GetOptions, GetRange, ObjectMeta};
 use tokio::time::timeout;
 
 use super::attempts::Limits;
-use super::client::Client;
+use super::client::{Client, date};
 use super::failure::{Failure, Miss};
 use super::version::{compare, condition};
 use crate::store::{Object, StoreErrorKind};
@@ -19,6 +19,8 @@ use crate::sync::Arc;
 pub(super) struct Page {
     pub(super) objects: Vec<ObjectMeta>,
     pub(super) next: Option<String>,
+    /// When it was sent.
+    pub(super) date: Option<u64>,
 }
 
 pub(super) async fn page(
@@ -38,6 +40,7 @@ pub(super) async fn page(
         return Ok(Page {
             objects,
             next: None,
+            date: date(),
         });
     };
     let prefix = match folder.as_ref() {
@@ -56,6 +59,7 @@ pub(super) async fn page(
     Ok(Page {
         objects: page.result.objects,
         next: page.page_token,
+        date: date(),
     })
 }
 
