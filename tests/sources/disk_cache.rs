@@ -491,6 +491,29 @@ fn the_caches_of_a_process_do_not_evict_each_others_pages_first() {
     assert_eq!((train.stats().hits, val.stats().hits), (4, 2));
 }
 
+/// What was read with one user's credentials is for no other user of the machine.
+#[test]
+fn the_folder_and_its_files_are_for_their_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let home = TempDir::new().unwrap();
+    let folder = home.path().join("of/a/cache");
+    let bucket = Arc::new(Bucket::of(&[("a", 3 * MIB)]));
+    let cache = open(&bucket, &folder, 5);
+    cache.read(&cache.object("a").unwrap(), 0..3 * MIB).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    let files = fs::read_dir(&folder).unwrap();
+    let modes: Vec<u32> = files.map(|file| mode(&file.unwrap().path())).collect();
+    assert_eq!(modes, [0o600; 4]);
+    // One that is there stays as its owner made it.
+    let shared = home.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o770)).unwrap();
+    open(&bucket, &shared, 5);
+    assert_eq!(mode(&shared), 0o770);
+}
+
 #[test]
 fn a_smaller_budget_shrinks_a_folder_when_it_is_opened() {
     let folder = TempDir::new().unwrap();

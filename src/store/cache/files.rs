@@ -1,6 +1,6 @@
 //! The operations on files that the cache does: few, so that a simulation can fail each of them, and end a process at it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
@@ -65,9 +65,18 @@ pub(super) struct Disk {
 }
 
 impl Disk {
-    /// Makes the folder, if there is none.
+    /// Makes the folder, if there is none: what is read may be private, so it is for its user alone. The folders around it are as all are.
     pub(super) fn make(&self) -> io::Result<()> {
-        fs::create_dir_all(&self.folder)
+        if let Some(around) = self.folder.parent() {
+            fs::create_dir_all(around)?;
+        }
+        let mut builder = DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        match builder.create(&self.folder) {
+            Err(_) if self.folder.is_dir() => Ok(()),
+            made => made,
+        }
     }
 }
 
@@ -98,6 +107,8 @@ impl Files for Disk {
     fn create(&self, name: &str) -> io::Result<LockFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
         options.open(self.folder.join(name)).map(LockFile::new)
     }
 

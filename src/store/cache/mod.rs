@@ -47,7 +47,7 @@ use crate::sync::{Arc, Ordering};
 ///
 /// # Several processes
 ///
-/// Any number of processes may use a folder at a time: the ranks of a machine, jobs one after the other, a job that is resumed. `max_bytes`
+/// Any number of processes of one user may use a folder at a time: the ranks of a machine, jobs one after the other, a job that is resumed. `max_bytes`
 /// is for all of them together. If two want a page at the same time, one requests it, and the other waits; if the first fails or dies, the
 /// other requests it by itself. A process may be killed at any moment: pages appear when they are complete, and what a dead process was
 /// fetching is removed when a cache is opened there, at the latest. A forked child uses its parent's cache as another process does.
@@ -164,6 +164,8 @@ impl DiskCache {
     ///
     /// What dead processes have left is removed, and pages beyond `max_bytes` are. The folder is listed, which takes about a second for a
     /// million pages. Others go on meanwhile, unless the machine has begun anew since, or that cannot be told (not on Linux).
+    ///
+    /// What is read may be private, so a folder that is made is for its user alone (0700), and all files are (0600).
     ///
     /// # Errors
     ///
