@@ -436,6 +436,21 @@ fn of_two_that_want_a_page_one_requests_it_and_the_other_waits() {
     }
 }
 
+/// Samples that are kept would hold the pages that they came in.
+#[test]
+fn what_a_read_returns_is_as_large_as_what_was_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let bucket = Arc::new(Bucket::of(&[("a", 3 * MIB)]));
+    let cache = open(&bucket, folder.path(), 5);
+    let object = cache.object("a").unwrap();
+    for range in [5..1_029, 5..2_053, MIB - 9..MIB + 9, 0..3 * MIB] {
+        let bytes = cache.read(&object, range.clone()).unwrap();
+        assert!(bytes == content("a", "1", range.clone()));
+        let (length, capacity) = (bytes.len(), bytes.capacity());
+        assert!(capacity <= length + length / 7, "{range:?}: {capacity}");
+    }
+}
+
 /// Who waits has no file open for each page that it waits for.
 #[cfg(target_os = "linux")]
 #[test]

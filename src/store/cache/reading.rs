@@ -431,9 +431,15 @@ impl<F: Files> Cache<F> {
         let wanted = range.start.max(target.range.start)..range.end.min(target.range.end);
         let of_run = (wanted.start - range.start) as usize..(wanted.end - range.start) as usize;
         if bytes.is_empty() && of_run.len() == length {
-            fetched.truncate(of_run.end);
-            fetched.drain(..of_run.start);
-            *bytes = fetched;
+            // (What is returned may be kept for long: it holds no pages that were not asked for.)
+            let is_most = fetched.capacity() - fetched.capacity() / 8 <= length;
+            *bytes = if is_most {
+                fetched.truncate(of_run.end);
+                fetched.drain(..of_run.start);
+                fetched
+            } else {
+                fetched[of_run].to_vec()
+            };
         } else {
             bytes.resize(length, 0);
             bytes[target.place(&wanted)].copy_from_slice(&fetched[of_run]);
