@@ -2,10 +2,12 @@
 
 use std::path::Path;
 
-use pinfeed::store::{DiskCache, RemoteStore, Store};
+use pinfeed::store::{DiskCache, RemoteStore, Store, StoreErrorKind};
 use tempfile::TempDir;
 
-use super::server::Server;
+use super::server::{Act, Server};
+
+const MIB: u64 = 1 << 20;
 
 fn bytes(seed: u8, count: u64) -> Vec<u8> {
     let byte = |at: u64| (at % 251) as u8 ^ seed;
@@ -72,4 +74,27 @@ fn a_version_that_may_have_two_contents_is_not_kept() {
         assert_eq!(cache.stats().unversioned, unversioned, "{tag} {date}");
         assert_eq!(cache.stats().failures, 0);
     }
+}
+
+/// It sends whole objects only: a read of all of an object succeeds, whatever part of it is there.
+#[test]
+fn a_server_without_ranges_answers_with_a_cache_what_it_answers_without() {
+    let own = bytes(1, 3 * MIB + 7);
+    let folder = TempDir::new().unwrap();
+    let server = Server::new(&[("a", &own)]);
+    let first = cache(server.web(), folder.path());
+    let object = first.object("a").unwrap();
+    first.read(&object, MIB..MIB + 1).unwrap(); // it has ranges, for now
+    server.script(|_| Act::IgnoreRange);
+    assert!(first.read(&object, 0..own.len() as u64).unwrap() == own);
+    let stats = first.stats();
+    assert_eq!(stats.failures, 0, "{stats:?}");
+    // What fails without a cache fails with it, and says why.
+    let error = first.read(&object, 0..10).unwrap_err().to_string();
+    assert!(error.contains("ignores ranges"), "{error}");
+    server.put("a", &own, "\"v2\"");
+    server.script(|_| Act::Answer);
+    let error = first.read(&object, 0..10).unwrap_err();
+    let error = error.downcast::<pinfeed::store::StoreError>().unwrap();
+    assert_eq!(error.kind(), StoreErrorKind::Changed);
 }

@@ -7,7 +7,7 @@ use super::files::Files;
 use super::keeping::{Claim, Part};
 use super::page::{HEADER, Header, Identity, Look, Page, Stamp, header};
 use super::shared::PerProcess;
-use crate::error::BoxError;
+use crate::error::{BoxError, is_temporary};
 use crate::store::next_use::{NextUse, next_use};
 use crate::store::{Object, Store, length_of};
 use crate::sync::log;
@@ -131,6 +131,12 @@ impl Target<'_> {
     }
 }
 
+/// A request that failed, and for which range.
+struct Refused {
+    error: BoxError,
+    range: Range<u64>,
+}
+
 /// A run of pages that are fetched by one request.
 struct Run<'a, F: Files> {
     range: Range<u64>,
@@ -191,10 +197,17 @@ impl<F: Files> Cache<F> {
             .into_iter()
             .for_each(|next| index.tell(next));
         drop(index);
-        self.read_pages(&target, length)
+        match self.read_pages(&target, length) {
+            Ok(bytes) => Ok(bytes),
+            // (A server that knows no ranges gives all of an object, and no part of it.)
+            Err(refused) if refused.range != range && !is_temporary(&refused.error) => {
+                self.request(object, range)
+            }
+            Err(refused) => Err(refused.error),
+        }
     }
 
-    fn read_pages(&self, target: &Target<'_>, length: usize) -> Result<Vec<u8>, BoxError> {
+    fn read_pages(&self, target: &Target<'_>, length: usize) -> Result<Vec<u8>, Refused> {
         let range = &target.range;
         let pages = range.start / self.page_bytes..(range.end - 1) / self.page_bytes + 1;
         let mut bytes = Vec::new();
@@ -353,7 +366,7 @@ impl<F: Files> Cache<F> {
         pages: &[u64],
         bytes: &mut Vec<u8>,
         length: usize,
-    ) -> Result<Vec<u64>, BoxError> {
+    ) -> Result<Vec<u64>, Refused> {
         if pages.is_empty() {
             return Ok(Vec::new());
         }
@@ -407,7 +420,7 @@ impl<F: Files> Cache<F> {
         run: Run<'_, F>,
         bytes: &mut Vec<u8>,
         length: usize,
-    ) -> Result<(), BoxError> {
+    ) -> Result<(), Refused> {
         let Run {
             range,
             parts,
@@ -415,7 +428,11 @@ impl<F: Files> Cache<F> {
         } = run;
         let counters = &self.counters;
         counters.add(&counters.misses, pages.len() as u64);
-        let mut fetched = self.request(target.object, range.clone())?;
+        let fetched = self.request(target.object, range.clone());
+        let mut fetched = fetched.map_err(|error| Refused {
+            error,
+            range: range.clone(),
+        })?;
         let mut written = Vec::with_capacity(parts.len());
         for (page, part) in parts {
             let whole = target.whole(page);
