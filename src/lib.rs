@@ -91,9 +91,10 @@
 //! A loader has `num_workers` named threads and, with `pin_memory`, a pin thread for each device (and with
 //! [`timeout`](loader::Builder::timeout), the threads that hang, beside those that replace them). The CPU device has one thread for each of
 //! its streams; a device that decodes pictures (feature `nvjpeg`), one for its decoder; a [`dataset::Staged`], one for each blocking
-//! request in flight; a `store::RemoteStore`, two from its first request on; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter` inside your
+//! request in flight; a `store::RemoteStore`, four from its first request on; large host copies use a private pool. The crate never uses rayon's global pool, so a `par_iter` inside your
 //! `Dataset::get` cannot deadlock. It installs no signal handler and no panic hook. On Unix, it installs a handler of `pthread_atfork`,
-//! which counts forks in the child, so that a loader knows whether its threads are there. It sets one environment variable, and only with
+//! which counts forks in the child, so that a loader knows whether its threads are there, and with a `store::DiskCache` another one, which
+//! lets go of the files that the parent has locked. It sets one environment variable, and only with
 //! the feature `nvjpeg` on Linux: [`Device::cuda`] sets `CUDA_DEVICE_MAX_CONNECTIONS=32` if that is not set and the process has no other
 //! thread.
 

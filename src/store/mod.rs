@@ -174,6 +174,13 @@ pub trait Store: Send + Sync + 'static {
     fn locate(&self, key: &str) -> String {
         key.to_owned()
     }
+
+    /// Says of which server and account the objects are, where [`locate`](Store::locate) does not: two objects are the same if both are, and
+    /// the version. It is for what keeps objects ([`DiskCache`]), not for messages: it may be a hash. By default it is empty. A store that
+    /// wraps another one returns the other's.
+    fn origin(&self) -> String {
+        String::new()
+    }
 }
 
 impl<S: Store + ?Sized> Store for Arc<S> {
@@ -199,6 +206,10 @@ impl<S: Store + ?Sized> Store for Arc<S> {
 
     fn locate(&self, key: &str) -> String {
         (**self).locate(key)
+    }
+
+    fn origin(&self) -> String {
+        (**self).origin()
     }
 }
 

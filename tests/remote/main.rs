@@ -7,6 +7,8 @@
 #[macro_use]
 extern crate watch;
 
+#[cfg(unix)]
+mod cached;
 mod faults;
 #[cfg(unix)]
 mod forked;

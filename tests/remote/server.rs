@@ -57,6 +57,8 @@ struct State {
     seen: Vec<Seen>,
     /// How many keys a page of a listing has.
     page: usize,
+    /// What time it says that it is.
+    date: Option<String>,
     is_over: bool,
 }
 
@@ -81,6 +83,7 @@ impl Server {
             script: Box::new(|_| Act::Answer),
             seen: Vec::new(),
             page: 1_000,
+            date: None,
             is_over: false,
         };
         let state = Arc::new((Mutex::new(state), Condvar::new()));
@@ -127,6 +130,11 @@ impl Server {
             .unwrap()
             .objects
             .insert(key.to_owned(), object);
+    }
+
+    /// What time the server says that it is. By default, it does not.
+    pub(crate) fn date(&self, date: &str) {
+        self.state.0.lock().unwrap().date = Some(date.to_owned());
     }
 
     pub(crate) fn page(&self, keys: usize) {
@@ -271,6 +279,7 @@ fn answer(stream: &TcpStream, state: &(Mutex<State>, Condvar), seen: &Seen, act:
             None,
         );
     };
+    let date = state.date.clone();
     drop(state);
     let is_other = seen
         .headers
@@ -316,8 +325,13 @@ fn answer(stream: &TcpStream, state: &(Mutex<State>, Condvar), seen: &Seen, act:
             )
         }
     };
+    let tag = match &*tag {
+        "" => tag,
+        _ => format!("ETag: {tag}\r\n"),
+    };
+    let date = date.map_or(String::new(), |date| format!("Date: {date}\r\n"));
     let head = format!(
-        "{of_range}ETag: {tag}\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: {}\r\n",
+        "{of_range}{tag}{date}Last-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\nContent-Length: {}\r\n",
         body.len()
     );
     let goes_on = send(stream, seen, status, &head, &body, stop);

@@ -436,6 +436,99 @@ fn of_two_that_want_a_page_one_requests_it_and_the_other_waits() {
     }
 }
 
+/// Samples that are kept would hold the pages that they came in.
+#[test]
+fn what_a_read_returns_is_as_large_as_what_was_asked_for() {
+    let folder = TempDir::new().unwrap();
+    let bucket = Arc::new(Bucket::of(&[("a", 3 * MIB)]));
+    let cache = open(&bucket, folder.path(), 5);
+    let object = cache.object("a").unwrap();
+    for range in [5..1_029, 5..2_053, MIB - 9..MIB + 9, 0..3 * MIB] {
+        let bytes = cache.read(&object, range.clone()).unwrap();
+        assert!(bytes == content("a", "1", range.clone()));
+        let (length, capacity) = (bytes.len(), bytes.capacity());
+        assert!(capacity <= length + length / 7, "{range:?}: {capacity}");
+    }
+}
+
+/// Who waits has no file open for each page that it waits for.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_page_that_another_fetches_takes_no_open_file() {
+    let folder = TempDir::new().unwrap();
+    let (began, has_begun) = mpsc::channel();
+    let (let_go, go_on) = mpsc::channel();
+    let mut bucket = Bucket::of(&[("a", 20 * MIB)]);
+    bucket.waits = Some((began, std::sync::Mutex::new(go_on)));
+    let bucket = Arc::new(bucket);
+    let caches = [(); 2].map(|()| open(&bucket, folder.path(), 25));
+    let object = caches[0].object("a").unwrap();
+    let place = fs::canonicalize(folder.path()).unwrap();
+    let open_parts = || {
+        let files = fs::read_dir("/proc/self/fd").unwrap();
+        let paths = files.filter_map(|file| fs::read_link(file.ok()?.path()).ok());
+        let parts = paths.filter(|path| path.starts_with(&place));
+        let parts = parts.filter(|path| path.to_string_lossy().ends_with(".part"));
+        parts.count()
+    };
+    let of_both = thread::scope(|scope| {
+        let first = scope.spawn(|| caches[0].read(&object, 0..20 * MIB).unwrap());
+        has_begun.recv().unwrap();
+        let of_first = open_parts();
+        let second = scope.spawn(|| caches[1].read(&object, 0..20 * MIB).unwrap());
+        while caches[1].stats().waits == 0 {
+            thread::sleep(Duration::from_millis(1)); // until it waits
+        }
+        let of_both = (of_first, open_parts());
+        let_go.send(()).unwrap();
+        assert!(first.join().unwrap() == second.join().unwrap());
+        of_both
+    });
+    assert_eq!(of_both, (20, 21));
+    assert_eq!((caches[1].stats().hits, bucket.reads()), (20, 1));
+}
+
+/// A training set and a validation set, each a store of its own, in one folder that has room for one and a half of them.
+#[test]
+fn the_caches_of_a_process_do_not_evict_each_others_pages_first() {
+    let folder = TempDir::new().unwrap();
+    let buckets = ["train", "val"].map(|key| Arc::new(Bucket::of(&[(key, 4 * MIB)])));
+    let [train, val] = buckets.map(|bucket| open(&bucket, folder.path(), 6));
+    let read = |cache: &DiskCache| {
+        let object = &cache.list("").unwrap()[0];
+        cache.read(object, 0..4 * MIB).unwrap();
+    };
+    read(&train);
+    read(&val);
+    assert_eq!((val.stats().kept, val.stats().evicted), (2, 0));
+    read(&train);
+    read(&val);
+    assert_eq!((train.stats().hits, val.stats().hits), (4, 2));
+}
+
+/// What was read with one user's credentials is for no other user of the machine.
+#[test]
+fn the_folder_and_its_files_are_for_their_user_alone() {
+    use std::os::unix::fs::PermissionsExt;
+
+    let home = TempDir::new().unwrap();
+    let folder = home.path().join("of/a/cache");
+    let bucket = Arc::new(Bucket::of(&[("a", 3 * MIB)]));
+    let cache = open(&bucket, &folder, 5);
+    cache.read(&cache.object("a").unwrap(), 0..3 * MIB).unwrap();
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    let files = fs::read_dir(&folder).unwrap();
+    let modes: Vec<u32> = files.map(|file| mode(&file.unwrap().path())).collect();
+    assert_eq!(modes, [0o600; 4]);
+    // One that is there stays as its owner made it.
+    let shared = home.path().join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, fs::Permissions::from_mode(0o770)).unwrap();
+    open(&bucket, &shared, 5);
+    assert_eq!(mode(&shared), 0o770);
+}
+
 #[test]
 fn a_smaller_budget_shrinks_a_folder_when_it_is_opened() {
     let folder = TempDir::new().unwrap();
@@ -770,6 +863,91 @@ fn a_forked_child_reads_too() {
     assert_eq!(status, 0);
     cache.read(&object, 0..2 * MIB).unwrap();
     assert_eq!(cache.stats().hits, 2, "the child has kept the second");
+}
+
+/// Its parent's threads were fetching as many pages as a process may: they are none of the child's.
+#[test]
+fn a_child_keeps_pages_that_was_forked_while_its_parent_fetched() {
+    if env::var_os(ALONE).is_none() {
+        let mut alone = process::Command::new(env::current_exe().unwrap());
+        let test = "disk_cache::a_child_keeps_pages_that_was_forked_while_its_parent_fetched";
+        let ended = alone
+            .args(["--exact", test, "--nocapture"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&ended.stdout).into_owned()
+            + &String::from_utf8_lossy(&ended.stderr);
+        assert!(
+            ended.status.success() && said.contains("1 passed"),
+            "{said}"
+        );
+        return;
+    }
+    /// Its large object takes until the test lets it go, and fails then.
+    struct Slow(mpsc::Sender<()>, std::sync::Mutex<mpsc::Receiver<()>>);
+
+    impl Store for Slow {
+        fn list(&self, _: &str) -> Result<Vec<Object>, BoxError> {
+            Ok(Vec::new())
+        }
+
+        fn object(&self, key: &str) -> Result<Object, BoxError> {
+            Ok(Object {
+                key: key.to_owned(),
+                bytes: if key == "large" { 300 * MIB } else { 4 * MIB },
+                version: Some("1".to_owned()),
+            })
+        }
+
+        fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
+            if object.key == "large" {
+                self.0.send(()).unwrap();
+                self.1.lock().unwrap().recv().unwrap();
+                return Err(Temporary::new("the bucket is busy").into());
+            }
+            Ok(content(&object.key, "1", range))
+        }
+
+        fn locate(&self, key: &str) -> String {
+            format!("slow://{key}")
+        }
+    }
+
+    let folder = TempDir::new().unwrap();
+    let (began, has_begun) = mpsc::channel();
+    let (let_go, go_on) = mpsc::channel();
+    let slow = Slow(began, std::sync::Mutex::new(go_on));
+    let cache = DiskCache::open(slow, folder.path(), 400 * PAGE).unwrap();
+    let [large, small] = ["large", "small"].map(|key| cache.object(key).unwrap());
+    thread::scope(|scope| {
+        let fetches = scope.spawn(|| cache.read(&large, 0..300 * MIB).is_err());
+        has_begun.recv().unwrap();
+        assert_eq!(used(folder.path()).2, 256, "parts");
+        // SAFETY: the child ends by itself, and runs none of the parent's code after that.
+        let child = unsafe { libc::fork() };
+        if child == 0 {
+            // SAFETY: it takes a number.
+            unsafe { libc::alarm(60) };
+            let read = || {
+                let all = 0..4 * MIB;
+                let reads = [(); 2].map(|()| cache.read(&small, all.clone()));
+                let own = content("small", "1", all);
+                let is_right = |read: Result<Vec<u8>, BoxError>| read.is_ok_and(|read| read == own);
+                reads.into_iter().all(is_right) && cache.stats().hits == 4
+            };
+            let is_right = catch_unwind(AssertUnwindSafe(read)).unwrap_or(false);
+            // SAFETY: it takes a number.
+            unsafe { libc::_exit(i32::from(!is_right)) }
+        }
+        let mut status = 0;
+        // SAFETY: it writes one number.
+        assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+        let_go.send(()).unwrap();
+        assert!(fetches.join().unwrap());
+        assert_eq!(status, 0, "the child has read wrong bytes, or kept none");
+    });
+    assert_eq!(used(folder.path()), (4 * PAGE, 4, 0));
 }
 
 /// All begin at once, with an empty folder.

@@ -1,10 +1,12 @@
 //! The operations on files that the cache does: few, so that a simulation can fail each of them, and end a process at it.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind};
 use std::path::PathBuf;
 
-use crate::system::file_lock;
+use super::shared::Folder;
+use super::sum::sum;
+use crate::system::file_lock::LockFile;
 
 /// A folder. Names are of files in it.
 pub(super) trait Files: Send + Sync + 'static {
@@ -46,6 +48,12 @@ pub(super) trait Files: Send + Sync + 'static {
     /// All files, and their lengths.
     fn list(&self) -> io::Result<Vec<(String, u64)>>;
 
+    /// Which folder it is; `None`: that cannot be told.
+    fn folder(&self) -> Option<Folder>;
+
+    /// A number that is another one each time the machine begins; 0: that cannot be told.
+    fn boot(&self) -> u64;
+
     /// Where it is, for messages.
     fn place(&self) -> String;
 }
@@ -56,10 +64,26 @@ pub(super) struct Disk {
     pub(super) folder: PathBuf,
 }
 
-impl Files for Disk {
-    type File = File;
+impl Disk {
+    /// Makes the folder, if there is none: what is read may be private, so it is for its user alone. The folders around it are as all are.
+    pub(super) fn make(&self) -> io::Result<()> {
+        if let Some(around) = self.folder.parent() {
+            fs::create_dir_all(around)?;
+        }
+        let mut builder = DirBuilder::new();
+        #[cfg(unix)]
+        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+        match builder.create(&self.folder) {
+            Err(_) if self.folder.is_dir() => Ok(()),
+            made => made,
+        }
+    }
+}
 
-    fn open(&self, name: &str) -> io::Result<Option<File>> {
+impl Files for Disk {
+    type File = LockFile;
+
+    fn open(&self, name: &str) -> io::Result<Option<LockFile>> {
         let path = self.folder.join(name);
         let opened = OpenOptions::new().read(true).write(true).open(&path);
         let opened = match opened {
@@ -74,67 +98,69 @@ impl Files for Disk {
             opened => opened,
         };
         match opened {
-            Ok(file) => Ok(Some(file)),
+            Ok(file) => Ok(Some(LockFile::new(file))),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
     }
 
-    fn create(&self, name: &str) -> io::Result<File> {
+    fn create(&self, name: &str) -> io::Result<LockFile> {
         let mut options = OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
-        options.open(self.folder.join(name))
+        #[cfg(unix)]
+        std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+        options.open(self.folder.join(name)).map(LockFile::new)
     }
 
-    fn read_at(&self, file: &File, bytes: &mut [u8], at: u64) -> io::Result<()> {
-        crate::store::local::read_exact_at(file, bytes, at)
+    fn read_at(&self, file: &LockFile, bytes: &mut [u8], at: u64) -> io::Result<()> {
+        crate::store::local::read_exact_at(file.file(), bytes, at)
     }
 
     #[cfg(unix)]
-    fn write_at(&self, file: &File, bytes: &[u8], at: u64) -> io::Result<()> {
-        std::os::unix::fs::FileExt::write_all_at(file, bytes, at)
+    fn write_at(&self, file: &LockFile, bytes: &[u8], at: u64) -> io::Result<()> {
+        std::os::unix::fs::FileExt::write_all_at(file.file(), bytes, at)
     }
 
     /// (A cache is refused there.)
     #[cfg(not(unix))]
-    fn write_at(&self, _: &File, _: &[u8], _: u64) -> io::Result<()> {
+    fn write_at(&self, _: &LockFile, _: &[u8], _: u64) -> io::Result<()> {
         Err(ErrorKind::Unsupported.into())
     }
 
-    fn len(&self, file: &File) -> io::Result<u64> {
-        Ok(file.metadata()?.len())
+    fn len(&self, file: &LockFile) -> io::Result<u64> {
+        Ok(file.file().metadata()?.len())
     }
 
-    fn set_len(&self, file: &File, bytes: u64) -> io::Result<()> {
-        file.set_len(bytes)
+    fn set_len(&self, file: &LockFile, bytes: u64) -> io::Result<()> {
+        file.file().set_len(bytes)
     }
 
-    fn try_lock(&self, file: &File) -> io::Result<bool> {
-        file_lock::try_lock(file)
+    fn try_lock(&self, file: &LockFile) -> io::Result<bool> {
+        file.try_lock()
     }
 
-    fn lock(&self, file: &File) -> io::Result<()> {
-        file_lock::lock(file)
+    fn lock(&self, file: &LockFile) -> io::Result<()> {
+        file.lock()
     }
 
-    fn release(&self, file: File) {
-        file_lock::unlock(&file);
+    fn release(&self, file: LockFile) {
+        drop(file);
     }
 
     #[cfg(unix)]
-    fn has_name(&self, file: &File, name: &str) -> io::Result<bool> {
+    fn has_name(&self, file: &LockFile, name: &str) -> io::Result<bool> {
         use std::os::unix::fs::MetadataExt;
         let named = match fs::metadata(self.folder.join(name)) {
             Ok(named) => named,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(false),
             Err(error) => return Err(error),
         };
-        let open = file.metadata()?;
+        let open = file.file().metadata()?;
         Ok((open.dev(), open.ino()) == (named.dev(), named.ino()))
     }
 
     #[cfg(not(unix))]
-    fn has_name(&self, _: &File, _: &str) -> io::Result<bool> {
+    fn has_name(&self, _: &LockFile, _: &str) -> io::Result<bool> {
         Err(ErrorKind::Unsupported.into())
     }
 
@@ -162,6 +188,24 @@ impl Files for Disk {
             }
         }
         Ok(files)
+    }
+
+    #[cfg(unix)]
+    fn folder(&self) -> Option<Folder> {
+        use std::os::unix::fs::MetadataExt;
+        let folder = fs::metadata(&self.folder).ok()?;
+        Some((folder.dev(), folder.ino()))
+    }
+
+    #[cfg(not(unix))]
+    fn folder(&self) -> Option<Folder> {
+        None
+    }
+
+    /// (Of Linux. In a container, it is that of the machine.)
+    fn boot(&self) -> u64 {
+        let boot = fs::read("/proc/sys/kernel/random/boot_id");
+        boot.map_or(0, |boot| sum(&boot).max(1))
     }
 
     fn place(&self) -> String {

@@ -26,14 +26,16 @@ const LATE: u64 = 8;
 
 #[derive(Default)]
 pub(super) struct Index {
-    /// The folder was listed.
+    /// The folder was listed, or is being listed: changes are noted.
+    is_noting: bool,
+    /// It was listed.
     is_loaded: bool,
     pages: HashMap<Page, Known>,
     /// Pages of this process's objects, by when they are used next.
     order: BTreeSet<(Stamp, Page)>,
     /// Pages of others.
     foreign: BTreeSet<Page>,
-    /// Pages whose stamps were not read yet.
+    /// Pages of this process's objects whose stamps were not read yet.
     unread: BTreeSet<Page>,
     /// What all of them take.
     bytes: u64,
@@ -47,7 +49,8 @@ pub(super) struct Index {
 #[derive(Clone, Copy)]
 struct Known {
     bytes: u64,
-    stamp: Stamp,
+    /// `None`: it was not read yet.
+    stamp: Option<Stamp>,
 }
 
 /// Where a run is, as this process knows.
@@ -73,12 +76,17 @@ impl Index {
             .collect();
         for page in own {
             self.foreign.remove(&page);
-            if let Some(known) = self.pages.get(&page)
-                && !self.unread.contains(&page)
-            {
-                self.order.insert((known.stamp, page));
+            match self.pages.get(&page).map(|known| known.stamp) {
+                Some(Some(stamp)) => _ = self.order.insert((stamp, page)),
+                Some(None) => _ = self.unread.insert(page),
+                None => {}
             }
         }
+    }
+
+    /// The objects that another index has are this process's, too.
+    pub(super) fn know_all_of(&mut self, other: &Index) {
+        other.objects.iter().for_each(|object| self.know(*object));
     }
 
     /// A run has come to a position.
@@ -111,76 +119,90 @@ impl Index {
         unlisted > before.saturating_add(used / 8)
     }
 
-    /// The folder was listed: what it has, with its bytes.
-    pub(super) fn load(&mut self, listed: impl Iterator<Item = (Page, u64)>) {
-        let listed: HashMap<Page, u64> = listed.collect();
-        let gone = self.pages.keys().filter(|page| !listed.contains_key(page));
-        let gone: Vec<Page> = gone.copied().collect();
-        gone.into_iter().for_each(|page| self.remove(page));
-        for (page, bytes) in listed {
-            if !self.pages.contains_key(&page) {
-                self.add(page, bytes, None);
+    /// The folder is about to be listed. Returns the pages that are known: of these, what is not listed is gone.
+    pub(super) fn begin_list(&mut self) -> Vec<Page> {
+        self.is_noting = true;
+        self.pages.keys().copied().collect()
+    }
+
+    /// Some pages were listed, with their bytes.
+    pub(super) fn listed(&mut self, pages: &[(Page, u64)]) {
+        for (page, bytes) in pages {
+            if !self.pages.contains_key(page) {
+                self.add(*page, *bytes, None);
             }
         }
+    }
+
+    /// All that was listed is noted.
+    pub(super) fn end_list(&mut self) {
         (self.is_loaded, self.unlisted) = (true, None);
     }
 
     /// A page is there, or has a new stamp. (Before the folder was listed, nothing is noted.)
     pub(super) fn put(&mut self, page: Page, bytes: u64, stamp: Stamp) {
-        if self.is_loaded {
+        if self.is_noting {
             self.remove(page);
             self.add(page, bytes, Some(stamp));
         }
     }
 
     fn add(&mut self, page: Page, bytes: u64, stamp: Option<Stamp>) {
-        let known = Known {
-            bytes,
-            stamp: stamp.unwrap_or_default(),
-        };
         if !self.objects.contains(&page.object) {
             self.foreign.insert(page);
-        } else if stamp.is_some() {
-            self.order.insert((known.stamp, page));
-        }
-        if stamp.is_none() {
+        } else if let Some(stamp) = stamp {
+            self.order.insert((stamp, page));
+        } else {
             self.unread.insert(page);
         }
         self.bytes += bytes;
-        self.pages.insert(page, known);
+        self.pages.insert(page, Known { bytes, stamp });
     }
 
     pub(super) fn remove(&mut self, page: Page) {
         if let Some(known) = self.pages.remove(&page) {
             self.bytes -= known.bytes;
-            self.order.remove(&(known.stamp, page));
+            if let Some(stamp) = known.stamp {
+                self.order.remove(&(stamp, page));
+            }
             self.foreign.remove(&page);
             self.unread.remove(&page);
         }
     }
 
-    /// Some pages of this process's objects whose stamps were not read yet.
-    pub(super) fn unread(&self, most: usize) -> Vec<Page> {
-        let own = self
-            .unread
-            .iter()
-            .filter(|page| !self.foreign.contains(page));
-        own.take(most).copied().collect()
+    /// Takes some pages of this process's objects whose stamps were not read yet, for the caller to read.
+    pub(super) fn take_unread(&mut self, most: usize) -> Vec<Page> {
+        let pages: Vec<Page> = self.unread.iter().take(most).copied().collect();
+        pages.iter().for_each(|page| _ = self.unread.remove(page));
+        pages
     }
 
-    /// The page that goes first, as far as is known: how far away its next use is, and the stamp that says so.
-    pub(super) fn first_to_go(&self) -> Option<(Page, Distance, Stamp)> {
+    /// Some of these could not be read.
+    pub(super) fn leave_unread(&mut self, pages: impl Iterator<Item = Page>) {
+        let is_unread = |page: &Page| {
+            let known = self.pages.get(page);
+            known.is_some_and(|known| known.stamp.is_none()) && !self.foreign.contains(page)
+        };
+        let pages: Vec<Page> = pages.filter(is_unread).collect();
+        self.unread.extend(pages);
+    }
+
+    pub(super) fn has_unread(&self) -> bool {
+        !self.unread.is_empty()
+    }
+
+    /// The page that goes first, as far as is known: how far away its next use is, and the stamp that says so, if one does.
+    pub(super) fn first_to_go(&self) -> Option<(Page, Distance, Option<Stamp>)> {
         if let Some(page) = self.foreign.first() {
-            let stamp = self.pages.get(page).map(|known| known.stamp);
-            return Some((*page, FOREIGN, stamp.unwrap_or_default()));
+            return Some((*page, FOREIGN, None));
         }
         let unclaimed = self.unclaimed();
-        let mut first: Option<(Page, Distance, Stamp)> = None;
+        let mut first: Option<(Page, Distance, Option<Stamp>)> = None;
         let mut consider = |found: Option<&(Stamp, Page)>, distance: Distance| {
             if let Some((stamp, page)) = found
                 && first.is_none_or(|(_, furthest, _)| distance > furthest)
             {
-                first = Some((*page, distance, *stamp));
+                first = Some((*page, distance, Some(*stamp)));
             }
         };
         let from = |run, next| (Stamp { run, next }, FIRST_PAGE);
@@ -246,11 +268,21 @@ mod tests {
         Page { object, number }
     }
 
+    /// The folder is listed, and has these.
+    fn list(index: &mut Index, pages: &[(Page, u64)]) {
+        let known = index.begin_list();
+        let is_there = |page: &Page| pages.iter().any(|(listed, _)| listed == page);
+        let gone = known.into_iter().filter(|page| !is_there(page));
+        gone.for_each(|page| index.remove(page));
+        index.listed(pages);
+        index.end_list();
+    }
+
     /// An index of pages of object 1, with these stamps.
     fn index(stamps: &[(u64, u64)]) -> Index {
         let mut index = Index::default();
         index.know(1);
-        index.load([].into_iter());
+        list(&mut index, &[]);
         for (number, (run, next)) in (0..).zip(stamps) {
             let (run, next) = (*run, *next);
             index.put(page(1, number), 10, Stamp { run, next });
@@ -346,16 +378,47 @@ mod tests {
         let mut index = Index::default();
         index.know(1);
         assert!(index.is_behind(0));
-        index.load([(page(1, 0), 10), (page(2, 0), 10)].into_iter());
+        list(&mut index, &[(page(1, 0), 10), (page(2, 0), 10)]);
         assert!(!index.is_behind(20));
         assert!(!index.is_behind(22));
         assert!(index.is_behind(40));
-        assert_eq!(index.unread(9), [page(1, 0)]);
+        assert_eq!(index.take_unread(9), [page(1, 0)]);
+        assert_eq!(index.take_unread(9), []);
+        index.leave_unread([page(1, 0), page(2, 0)].into_iter());
+        assert_eq!(index.take_unread(9), [page(1, 0)]);
         index.put(page(1, 0), 10, Stamp { run: 1, next: 1 });
-        assert_eq!(index.unread(9), []);
-        index.load([(page(1, 0), 10)].into_iter());
+        index.leave_unread([page(1, 0)].into_iter());
+        assert!(!index.has_unread());
+        list(&mut index, &[(page(1, 0), 10)]);
         assert_eq!(index.first_to_go().unwrap().0, page(1, 0));
-        index.load([].into_iter());
+        list(&mut index, &[]);
         assert!(index.first_to_go().is_none());
+    }
+
+    /// A folder may have a million pages of others: what is looked through for each page that goes is not all of them.
+    #[test]
+    fn pages_of_others_are_not_among_those_whose_stamps_are_to_be_read() {
+        let mut index = Index::default();
+        index.know(1);
+        let of_others = (0..1_000).map(|number| (page(2, number), 10));
+        let pages: Vec<_> = of_others.chain([(page(1, 0), 10)]).collect();
+        list(&mut index, &pages);
+        assert_eq!(index.unread.len(), 1);
+        index.know(2);
+        assert_eq!(index.unread.len(), 1_001, "they are own ones now");
+        assert_eq!(index.foreign.len(), 0);
+    }
+
+    /// What is published while another thread lists the folder may not be in its list.
+    #[test]
+    fn what_comes_while_the_folder_is_listed_stays_known() {
+        let mut index = Index::default();
+        index.know(1);
+        assert_eq!(index.begin_list(), []);
+        index.put(page(1, 5), 10, Stamp { run: 1, next: 1 });
+        index.listed(&[(page(1, 0), 10)]);
+        index.end_list();
+        assert_eq!(index.first_to_go().unwrap().0, page(1, 5));
+        assert_eq!(index.bytes, 20);
     }
 }

@@ -1,5 +1,6 @@
 //! What changes the folder: pages are claimed, published and evicted. All names change under the ledger's lock.
 
+use std::collections::HashMap;
 use std::io;
 
 use super::files::Files;
@@ -7,6 +8,7 @@ use super::index::{Distance, Index};
 use super::ledger::{self, Ledger};
 use super::page::{HEADER, Page, Stamp};
 use super::reading::{Cache, Target};
+use super::shared::Shared;
 use crate::sync::log;
 use crate::sync::{MutexGuard, Ordering};
 
@@ -16,8 +18,16 @@ const MOST_PARTS: usize = 256;
 /// How many stamps are read before a page is evicted, of those that were not read yet.
 const STAMPS_AT_ONCE: usize = 16;
 
-/// How many stamps may turn out to be another process's newer ones, before nothing is evicted.
+/// How many stamps may turn out to be another process's newer ones, before nothing is evicted; and before the ledger is given back, while
+/// others are read.
 const MOST_STALE: usize = 256;
+const MOST_STALE_AT_ONCE: usize = 4;
+
+/// How many pages are evicted before others may have the ledger.
+const EVICTED_AT_ONCE: usize = 32;
+
+/// How many pages of a listing are noted before others may have the index.
+const NOTED_AT_ONCE: usize = 1_024;
 
 /// After failures, how many pages are not tried, at most.
 const MOST_PAUSE: u64 = 1_024;
@@ -27,8 +37,8 @@ pub(super) enum Claim<'a, F: Files> {
     /// It is there.
     There,
     Ours(Part<'a, F>),
-    /// Another is fetching it: its lock is free when that is done, or has died.
-    Busy(F::File),
+    /// Another is fetching it.
+    Busy,
     /// It is not kept: there is no room for it, or no way to.
     Not,
 }
@@ -36,6 +46,8 @@ pub(super) enum Claim<'a, F: Files> {
 /// A page that this thread is to fetch. If it is dropped before it was published, it is gone.
 pub(super) struct Part<'a, F: Files> {
     cache: &'a Cache<F>,
+    /// Where it is counted. (A child that is forked meanwhile has another.)
+    counted: &'a Shared,
     page: Page,
     bytes: u64,
     pub(super) stamp: Stamp,
@@ -57,7 +69,7 @@ impl<F: Files> Part<'_, F> {
 impl<F: Files> Drop for Part<'_, F> {
     fn drop(&mut self) {
         let cache = self.cache;
-        cache.parts.fetch_sub(1, Ordering::Relaxed);
+        self.counted.parts.fetch_sub(1, Ordering::Relaxed);
         let Some(file) = self.file.take() else {
             return;
         };
@@ -76,21 +88,28 @@ enum Evicted {
     One,
     /// All that is there is used before what would take its place.
     Nothing,
-    /// First, the folder is to be listed.
+    /// First, the ledger is to be given back, and the folder listed.
     List,
+    /// Or stamps are to be read again.
+    Look,
+}
+
+/// What an eviction has tried.
+#[derive(Default)]
+struct Tried {
+    /// The folder was listed.
+    list: bool,
+    /// So many stamps were another process's newer ones, one after the other.
+    stale: usize,
 }
 
 impl<F: Files> Cache<F> {
     pub(super) fn ledger(&self) -> io::Result<Ledger<'_, F>> {
-        Ledger::lock(&self.files, self.page_bytes)
+        Ledger::lock(&self.files, self.page_bytes, self.boot)
     }
 
-    /// `None`: in a process that was forked from the one that made it, where a thread that is not there may hold the lock.
-    pub(super) fn index(&self) -> Option<MutexGuard<'_, Index>> {
-        match self.process.is_this() {
-            true => Some(self.index.lock()),
-            false => self.index.try_lock(),
-        }
+    pub(super) fn index(&self) -> MutexGuard<'_, Index> {
+        self.per_process.shared().index.lock()
     }
 
     /// Claims pages of an object that were not there: each is there meanwhile, or is fetched by this thread, or by another, or is not
@@ -113,10 +132,12 @@ impl<F: Files> Cache<F> {
         pages: &[u64],
         claims: &mut Vec<Claim<'a, F>>,
     ) -> io::Result<()> {
-        let mut was_listed = false;
+        let shared = self.per_process.shared();
+        let mut tried = Tried::default();
         loop {
+            self.read_stamps(STAMPS_AT_ONCE * (pages.len() - claims.len()))?;
             let mut ledger = self.ledger()?;
-            loop {
+            let first = loop {
                 let Some(number) = pages.get(claims.len()) else {
                     return Ok(());
                 };
@@ -127,34 +148,41 @@ impl<F: Files> Cache<F> {
                     continue;
                 }
                 let distance = Index::distance(target.next_use_of(*number));
-                let mut room = self.parts.load(Ordering::Relaxed) < MOST_PARTS;
-                while room && ledger.used + bytes > self.max_bytes {
-                    match self.evict(&mut ledger, distance, was_listed)? {
-                        Evicted::One => {}
-                        Evicted::Nothing => room = false,
-                        Evicted::List => break,
+                let has_part = shared.parts.load(Ordering::Relaxed) < MOST_PARTS;
+                let evicted = loop {
+                    if !has_part || ledger.used + bytes <= self.max_bytes {
+                        break None;
                     }
+                    match self.evict(&mut ledger, distance, &mut tried)? {
+                        Evicted::One => {}
+                        other => break Some(other),
+                    }
+                };
+                match evicted {
+                    None if has_part => {
+                        let file = Some(ledger.create(&page.part(), bytes)?);
+                        shared.parts.fetch_add(1, Ordering::Relaxed);
+                        claims.push(Claim::Ours(Part {
+                            cache: self,
+                            counted: shared,
+                            page,
+                            bytes,
+                            stamp: target.stamp(*number),
+                            file,
+                        }));
+                    }
+                    None | Some(Evicted::Nothing) => claims.push(Claim::Not),
+                    Some(first) => break (first, distance, ledger.used),
                 }
-                if !room {
-                    claims.push(Claim::Not);
-                } else if ledger.used + bytes > self.max_bytes {
-                    break; // without the lock
-                } else {
-                    let file = Some(ledger.create(&page.part(), bytes)?);
-                    self.parts.fetch_add(1, Ordering::Relaxed);
-                    let cache = self;
-                    claims.push(Claim::Ours(Part {
-                        cache,
-                        page,
-                        bytes,
-                        stamp: target.stamp(*number),
-                        file,
-                    }));
-                }
-            }
+            };
             drop(ledger);
-            self.list()?;
-            was_listed = true;
+            match first {
+                (Evicted::List, _, used) => {
+                    self.list(Some(used))?;
+                    tried.list = true;
+                }
+                (_, distance, _) => self.look(distance, &mut tried)?,
+            }
         }
     }
 
@@ -168,60 +196,77 @@ impl<F: Files> Cache<F> {
             self.files.release(file);
             return Ok(Some(Claim::There));
         }
-        let Some(file) = self.files.open(&page.part())? else {
-            return Ok(None);
-        };
-        if !self.files.try_lock(&file)? {
-            return Ok(Some(Claim::Busy(file)));
-        }
-        // Its process has died.
-        let bytes = self.files.len(&file)?;
-        ledger.remove(&page.part(), bytes)?;
-        self.files.release(file);
-        Ok(None)
+        // (It is gone if its process has died.)
+        let is_busy = !ledger.remove_if_dead(&page.part())?;
+        Ok(is_busy.then_some(Claim::Busy))
     }
 
-    /// Evicts the page that is used last, if that is later than what comes in its place.
+    /// Evicts the page that is used last, if that is later than what comes in its place. Others wait for the ledger, so little is read here.
     fn evict(
         &self,
         ledger: &mut Ledger<'_, F>,
         distance: Distance,
-        was_listed: bool,
+        tried: &mut Tried,
     ) -> io::Result<Evicted> {
-        let Some(mut index) = self.index() else {
-            return Ok(Evicted::Nothing);
-        };
-        if index.is_behind(ledger.used) && !was_listed {
+        if self.index().is_behind(ledger.used) && !tried.list {
             return Ok(Evicted::List);
         }
-        let unread = index.unread(STAMPS_AT_ONCE);
-        drop(index);
-        for page in unread {
-            self.look_again(page)?;
-        }
-        for _ in 0..MOST_STALE {
-            let first = self.index().and_then(|index| index.first_to_go());
-            let Some((page, its_distance, stamp)) = first else {
-                break;
+        for _ in 0..MOST_STALE_AT_ONCE {
+            let index = self.index();
+            let Some((page, its_distance, stamp)) = index.first_to_go() else {
+                return Ok(match index.has_unread() {
+                    true => Evicted::Look,
+                    false => Evicted::Nothing,
+                });
             };
+            drop(index);
             if its_distance <= distance {
-                break;
+                return Ok(Evicted::Nothing);
             }
             // (Another process may have used it, or removed it.)
-            let Some((bytes, now)) = self.look_again(page)? else {
-                continue;
-            };
-            if now != stamp {
-                continue;
+            match self.look_again(page)? {
+                Some((bytes, now)) if stamp.is_none_or(|stamp| stamp == now) => {
+                    ledger.remove(&page.file(), bytes)?;
+                    self.index().remove(page);
+                    self.counters.add(&self.counters.evicted, 1);
+                    tried.stale = 0;
+                    return Ok(Evicted::One);
+                }
+                _ => tried.stale += 1,
             }
-            ledger.remove(&page.file(), bytes)?;
-            if let Some(mut index) = self.index() {
-                index.remove(page);
+            if tried.stale >= MOST_STALE {
+                return Ok(Evicted::Nothing);
             }
-            self.counters.add(&self.counters.evicted, 1);
-            return Ok(Evicted::One);
         }
-        Ok(Evicted::Nothing)
+        Ok(Evicted::Look)
+    }
+
+    /// Looks for a page whose stamp is as it is known, without the ledger.
+    fn look(&self, distance: Distance, tried: &mut Tried) -> io::Result<()> {
+        while tried.stale < MOST_STALE {
+            let first = self.index().first_to_go();
+            let Some((page, its_distance, Some(stamp))) = first else {
+                break;
+            };
+            let is_same = |(_, now)| now == stamp;
+            if its_distance <= distance || self.look_again(page)?.is_some_and(is_same) {
+                break;
+            }
+            tried.stale += 1;
+        }
+        Ok(())
+    }
+
+    /// Reads some stamps that were not read yet.
+    fn read_stamps(&self, most: usize) -> io::Result<()> {
+        let mut unread = self.index().take_unread(most).into_iter();
+        while let Some(page) = unread.next() {
+            if let Err(error) = self.look_again(page) {
+                self.index().leave_unread(unread.chain([page]));
+                return Err(error);
+            }
+        }
+        Ok(())
     }
 
     /// Reads the stamp of a page, and notes it. `None`: it is not there any more.
@@ -240,43 +285,58 @@ impl<F: Files> Cache<F> {
         if let Some(file) = file {
             self.files.release(file);
         }
-        if let Some(mut index) = self.index() {
-            match found {
-                Some((bytes, stamp)) => index.put(page, bytes, stamp),
-                None => index.remove(page),
-            }
+        let mut index = self.index();
+        match found {
+            Some((bytes, stamp)) => index.put(page, bytes, stamp),
+            None => index.remove(page),
         }
         Ok(found)
     }
 
-    /// Learns which pages there are.
-    fn list(&self) -> io::Result<()> {
-        let listed = self.files.list()?.into_iter();
-        let pages = listed.filter_map(|(name, bytes)| Some((Page::of_file(&name)?, bytes)));
-        if let Some(mut index) = self.index() {
-            index.load(pages);
+    /// Learns which pages there are: all of them, or nothing, if another thread has done so since the folder had these bytes.
+    fn list(&self, used: Option<u64>) -> io::Result<()> {
+        let _lister = self.per_process.shared().lister.lock();
+        if used.is_some_and(|used| !self.index().is_behind(used)) {
+            return Ok(());
         }
+        let known = self.index().begin_list();
+        let listed = self.files.list()?.into_iter();
+        let listed = listed.filter_map(|(name, bytes)| Some((Page::of_file(&name)?, bytes)));
+        let listed: HashMap<Page, u64> = listed.collect();
+        let gone = known.iter().filter(|page| !listed.contains_key(page));
+        let gone: Vec<Page> = gone.copied().collect();
+        for some in gone.chunks(NOTED_AT_ONCE) {
+            let mut index = self.index();
+            some.iter().for_each(|page| index.remove(*page));
+        }
+        let listed: Vec<(Page, u64)> = listed.into_iter().collect();
+        for some in listed.chunks(NOTED_AT_ONCE) {
+            self.index().listed(some);
+        }
+        self.index().end_list();
         Ok(())
     }
 
-    /// Makes pages of parts that were written.
-    pub(super) fn publish(&self, parts: Vec<Part<'_, F>>) {
+    /// Makes pages of parts that were written. Returns of how many.
+    pub(super) fn publish(&self, parts: Vec<Part<'_, F>>) -> u64 {
         if parts.is_empty() {
-            return;
+            return 0;
         }
         // (Before the parts are dropped that were not published: each locks the ledger.)
         let mut left = Vec::with_capacity(parts.len());
-        let published = self.try_publish(parts, &mut left);
-        match published {
+        let mut published = 0;
+        match self.try_publish(parts, &mut left, &mut published) {
             Ok(()) => self.pause.failures.store(0, Ordering::Relaxed),
             Err(error) => self.failed(&error),
         }
+        published
     }
 
     fn try_publish<'a>(
         &'a self,
         parts: Vec<Part<'a, F>>,
         left: &mut Vec<Part<'a, F>>,
+        published: &mut u64,
     ) -> io::Result<()> {
         left.extend(parts);
         let mut ledger = self.ledger()?;
@@ -293,11 +353,31 @@ impl<F: Files> Cache<F> {
             if let Some(file) = part.file.take() {
                 self.files.release(file);
             }
-            if let Some(mut index) = self.index() {
-                index.put(part.page, part.bytes, part.stamp);
-            }
+            self.index().put(part.page, part.bytes, part.stamp);
+            *published += 1;
         }
         Ok(())
+    }
+
+    /// Waits until another is done with a page, if it still is at it. Nothing is held meanwhile.
+    pub(super) fn wait(&self, page: Page) {
+        // (With the ledger: so nobody has made it and not locked it yet.)
+        let part = || {
+            let _ledger = self.ledger()?;
+            self.files.open(&page.part())
+        };
+        let waited = part().and_then(|part| {
+            let Some(file) = part else {
+                return Ok(());
+            };
+            self.counters.add(&self.counters.waits, 1);
+            let locked = self.files.lock(&file);
+            self.files.release(file);
+            locked
+        });
+        if let Err(error) = waited {
+            self.failed(&error);
+        }
     }
 
     /// Removes a page that is damaged, if it is still this one.
@@ -308,9 +388,7 @@ impl<F: Files> Cache<F> {
             ledger.remove(&page.file(), bytes)?;
         }
         drop(ledger);
-        if let Some(mut index) = self.index() {
-            index.remove(page);
-        }
+        self.index().remove(page);
         Ok(())
     }
 
@@ -322,6 +400,7 @@ impl<F: Files> Cache<F> {
     /// [`ErrorKind::AlreadyExists`](io::ErrorKind::AlreadyExists) if it has files and is no cache, `InvalidData` if it is one of
     /// another version; and what the system says.
     pub(super) fn enter(&self) -> io::Result<()> {
+        let before = Ledger::peek(&self.files, self.page_bytes)?;
         let listed = self.files.list()?;
         let mut names = listed.iter().map(|(name, _)| name);
         let is_ours = |name: &&String| Page::of_file(name).is_some() || Page::is_part(name);
@@ -331,9 +410,22 @@ impl<F: Files> Cache<F> {
         {
             return Err(io::Error::new(io::ErrorKind::AlreadyExists, other.clone()));
         }
+        let ours = listed
+            .iter()
+            .filter(|(name, _)| *name != ledger::NAME && is_ours(&name));
+        let bytes: u64 = ours.map(|(_, bytes)| bytes).sum();
+        let parts = listed.iter().map(|(name, _)| name);
+        let parts = parts.filter(|name| Page::is_part(name));
         let mut ledger = self.ledger()?;
-        // (Whatever it says: the machine may have lost power.)
-        ledger.count()?;
+        // (Others wait for a count. If the ledger was the same all the while, and is wrong, somebody has removed files by hand.)
+        let is_wrong = before == Some(ledger.used) && ledger.used != bytes;
+        if is_wrong || !ledger.is_of_this_boot {
+            ledger.count()?;
+        } else {
+            for part in parts {
+                ledger.remove_if_dead(part)?;
+            }
+        }
         let is_within = ledger.used <= self.max_bytes;
         drop(ledger);
         match is_within {
@@ -343,14 +435,27 @@ impl<F: Files> Cache<F> {
     }
 
     fn shrink(&self) -> io::Result<()> {
-        self.list()?;
-        let mut ledger = self.ledger()?;
-        while ledger.used > self.max_bytes {
-            if !matches!(self.evict(&mut ledger, 0, true)?, Evicted::One) {
-                break; // the rest is being fetched, by others
+        self.list(None)?;
+        let mut tried = Tried {
+            list: true,
+            stale: 0,
+        };
+        loop {
+            self.read_stamps(STAMPS_AT_ONCE * EVICTED_AT_ONCE)?;
+            let mut ledger = self.ledger()?;
+            for _ in 0..EVICTED_AT_ONCE {
+                if ledger.used <= self.max_bytes {
+                    return Ok(());
+                }
+                match self.evict(&mut ledger, 0, &mut tried)? {
+                    Evicted::One => {}
+                    Evicted::Look => break,
+                    Evicted::Nothing | Evicted::List => return Ok(()), // the rest is being fetched, by others
+                }
             }
+            drop(ledger);
+            self.look(0, &mut tried)?;
         }
-        Ok(())
     }
 
     /// The folder cannot be written or read, as it seems. The read goes on without.

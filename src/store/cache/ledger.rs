@@ -11,7 +11,10 @@ pub(super) const NAME: &str = "pinfeed-cache";
 
 /// The format, as a line of text; then the record.
 const FORMAT: usize = 64;
-const RECORD: usize = 24;
+const RECORD: usize = 32;
+
+/// What the record's own sum covers: bytes, state, boot.
+const SUMMED: usize = 24;
 
 /// The record says that names are changing, and the number may be wrong.
 const CHANGING: u64 = 1;
@@ -21,8 +24,11 @@ const SETTLED: u64 = 0;
 pub(super) struct Ledger<'a, F: Files> {
     files: &'a F,
     file: Option<F::File>,
+    boot: u64,
     /// How many bytes pages and parts have together.
     pub(super) used: u64,
+    /// The number was written since the machine began. Before that, it may have lost power.
+    pub(super) is_of_this_boot: bool,
     is_changing: bool,
     /// Something failed, so that the number may be wrong: the next one counts.
     is_unsure: bool,
@@ -34,7 +40,7 @@ impl<'a, F: Files> Ledger<'a, F> {
     /// # Errors
     ///
     /// [`ErrorKind::InvalidData`] if it is of another version; and what the system says.
-    pub(super) fn lock(files: &'a F, page_bytes: u64) -> io::Result<Ledger<'a, F>> {
+    pub(super) fn lock(files: &'a F, page_bytes: u64, boot: u64) -> io::Result<Ledger<'a, F>> {
         let file = loop {
             let file = files.create(NAME)?;
             files.lock(&file)?;
@@ -46,44 +52,49 @@ impl<'a, F: Files> Ledger<'a, F> {
         let mut ledger = Ledger {
             files,
             file: Some(file),
+            boot,
             used: 0,
+            is_of_this_boot: false,
             is_changing: false,
             is_unsure: false,
         };
         match ledger.read(page_bytes)? {
-            Some(used) => ledger.used = used,
+            Some((used, of_boot)) => {
+                (ledger.used, ledger.is_of_this_boot) = (used, of_boot == boot && boot != 0);
+            }
             None => ledger.count()?,
         }
         Ok(ledger)
     }
 
-    /// How many bytes there are, as it is written; `None` if that is not known.
-    fn read(&mut self, page_bytes: u64) -> io::Result<Option<u64>> {
-        let mut format = format!("pinfeed cache 1, pages of {page_bytes} bytes\n").into_bytes();
-        format.resize(FORMAT, b' ');
-        let mut written = [0; FORMAT + RECORD];
+    /// How many bytes the ledger says that there are, without locking it; `None` if names are being changed, or that is not known.
+    pub(super) fn peek(files: &F, page_bytes: u64) -> io::Result<Option<u64>> {
+        let Some(file) = files.open(NAME)? else {
+            return Ok(None);
+        };
+        let written = written(files, &file);
+        files.release(file);
+        let (text, record) = written?;
+        let is_known = text == format(page_bytes);
+        let used = used(&record).filter(|_| is_known);
+        Ok(used.map(|(used, _)| used))
+    }
+
+    /// How many bytes there are, as it is written, and of which run of the machine; `None` if that is not known.
+    fn read(&mut self, page_bytes: u64) -> io::Result<Option<(u64, u64)>> {
         let Some(file) = &self.file else {
             return Ok(None); // cannot be
         };
-        let is_whole = self.files.len(file)? >= written.len() as u64;
-        if is_whole {
-            self.files.read_at(file, &mut written, 0)?;
-        }
-        let (text, record) = written.split_at(FORMAT);
+        let format = format(page_bytes);
+        let (text, record) = written(self.files, file)?;
         if text == format {
-            let numbers = [0, 8, 16].map(|at| {
-                let mut number = [0; 8];
-                number.copy_from_slice(&record[at..at + 8]);
-                u64::from_le_bytes(number)
-            });
-            let is_settled = numbers[1] == SETTLED && numbers[2] == sum(&record[..16]);
-            return Ok(is_settled.then_some(numbers[0]));
+            return Ok(used(&record));
         }
         // It is new, or was when the machine or its process died: some of the text may be there.
         let written = text.iter().rposition(|byte| *byte != 0);
         let written = written.map_or(0, |last| last + 1);
         if text[..written] != format[..written] {
-            let text = String::from_utf8_lossy(text);
+            let text = String::from_utf8_lossy(&text);
             let text = text.trim_end_matches(['\0', ' ', '\n']);
             return Err(io::Error::new(
                 ErrorKind::InvalidData,
@@ -105,18 +116,20 @@ impl<'a, F: Files> Ledger<'a, F> {
             used += if is_kept { bytes } else { 0 };
         }
         (self.used, self.is_unsure) = (used, false);
+        self.is_of_this_boot = true;
         Ok(())
     }
 
     /// Removes a part whose owner has died. Returns whether there is none now.
-    fn remove_if_dead(&self, part: &str) -> io::Result<bool> {
+    pub(super) fn remove_if_dead(&mut self, part: &str) -> io::Result<bool> {
         let Some(file) = self.files.open(part)? else {
             return Ok(true);
         };
         if !self.files.try_lock(&file)? {
             return Ok(false);
         }
-        self.files.remove(part)?;
+        let bytes = self.files.len(&file)?;
+        self.remove(part, bytes)?;
         self.files.release(file);
         Ok(true)
     }
@@ -170,10 +183,41 @@ impl<'a, F: Files> Ledger<'a, F> {
         let mut record = [0; RECORD];
         record[..8].copy_from_slice(&self.used.to_le_bytes());
         record[8..16].copy_from_slice(&state.to_le_bytes());
-        let sum = sum(&record[..16]);
-        record[16..].copy_from_slice(&sum.to_le_bytes());
+        record[16..SUMMED].copy_from_slice(&self.boot.to_le_bytes());
+        let sum = sum(&record[..SUMMED]);
+        record[SUMMED..].copy_from_slice(&sum.to_le_bytes());
         self.files.write_at(file, &record, FORMAT as u64)
     }
+}
+
+/// The format, as it is written.
+fn format(page_bytes: u64) -> [u8; FORMAT] {
+    let text = format!("pinfeed cache 1, pages of {page_bytes} bytes\n");
+    let mut format = [b' '; FORMAT];
+    let places = format.iter_mut().zip(text.bytes());
+    places.for_each(|(place, byte)| *place = byte);
+    format
+}
+
+/// What is written in the file: the format, and the record. A file that is too short is as one that is all zeros.
+fn written<F: Files>(files: &F, file: &F::File) -> io::Result<([u8; FORMAT], [u8; RECORD])> {
+    let (mut text, mut record) = ([0; FORMAT], [0; RECORD]);
+    if files.len(file)? >= (FORMAT + RECORD) as u64 {
+        files.read_at(file, &mut text, 0)?;
+        files.read_at(file, &mut record, FORMAT as u64)?;
+    }
+    Ok((text, record))
+}
+
+/// The bytes that a record says, and when the machine had begun that it is of; `None`: they may be wrong.
+fn used(record: &[u8; RECORD]) -> Option<(u64, u64)> {
+    let number = |at: usize| {
+        let mut number = [0; 8];
+        number.copy_from_slice(&record[at..at + 8]);
+        u64::from_le_bytes(number)
+    };
+    let is_whole = number(SUMMED) == sum(&record[..SUMMED]);
+    (is_whole && number(8) == SETTLED).then(|| (number(0), number(16)))
 }
 
 impl<F: Files> Drop for Ledger<'_, F> {

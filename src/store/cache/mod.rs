@@ -6,12 +6,15 @@ mod keeping;
 mod ledger;
 mod page;
 mod reading;
+mod shared;
 #[cfg(test)]
 mod simulation;
 mod sum;
 
+#[cfg(feature = "object-store")]
+pub(super) use self::sum::sum;
+
 use std::fmt;
-use std::fs;
 use std::io::{self, ErrorKind};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
@@ -40,14 +43,14 @@ use crate::sync::{Arc, Ordering};
 /// next epoch says when that is, and ranks of one machine share what they know. For any other order, what is there stays. Either way, of
 /// data that is read once in an epoch, the part is a hit that there is room for, which is near the optimum. (To evict what was used least
 /// recently would leave a tenth to a half of that.) Pages of objects that this process has neither listed nor read are the first to go: so
-/// jobs with different data should have a folder each.
+/// jobs with different data should have a folder each. (Caches of one process that have one folder know each other's objects.)
 ///
 /// # Several processes
 ///
-/// Any number of processes may use a folder at a time: the ranks of a machine, jobs one after the other, a job that is resumed. `max_bytes`
+/// Any number of processes of one user may use a folder at a time: the ranks of a machine, jobs one after the other, a job that is resumed. `max_bytes`
 /// is for all of them together. If two want a page at the same time, one requests it, and the other waits; if the first fails or dies, the
 /// other requests it by itself. A process may be killed at any moment: pages appear when they are complete, and what a dead process was
-/// fetching is removed when a cache is opened there, at the latest.
+/// fetching is removed when a cache is opened there, at the latest. A forked child uses its parent's cache as another process does.
 ///
 /// Files are locked (`flock`), so the folder must be on a disk of this machine: on NFS, locks may take long or be lost. Only systems of the
 /// kind of Unix have such locks.
@@ -55,19 +58,23 @@ use crate::sync::{Arc, Ordering};
 /// # When the folder fails
 ///
 /// A disk that is full, a folder that has become read-only or has vanished, a page that was torn by a loss of power (each 64 KiB have a
-/// checksum, XXH64): no read fails, and none returns other bytes. What cannot be kept is read from the store. The first failure is a
+/// checksum, XXH64): no read fails, and none returns other bytes. What is damaged is removed, and what the disk does not give now stays.
+/// What cannot be kept is read from the store. The first failure is a
 /// warning in the log, and [`stats`](DiskCache::stats) counts all.
 ///
 /// # Versions
 ///
 /// A page belongs to a version of an object ([`Object::version`], its ETag). If the object is written again, and listed again, it has other
 /// pages, and the old ones are the first to go. *An object without a version is never kept*: each read goes to the store, with a warning
-/// for the first.
+/// for the first. Neither is one whose version may be that of two contents, as a weak ETag is (`W/"…"`; RFC 9110, 8.8.1); of a web server
+/// without ETags, that is one that was changed less than a minute before it was listed.
+///
+/// Objects of two servers or accounts are never mistaken, if the stores say which they are ([`Store::locate`], [`Store::origin`]).
 ///
 /// # Memory
 ///
-/// What is read, and once more of that as long as it is fetched together with pages that were there. With a full folder, some 100 bytes a
-/// page in each process: 100 MB for 1 TiB. While pages are fetched, each has a file open, 256 at most.
+/// What is read, and, while it is fetched, the pages that it lies in. With a full folder, some 100 bytes a page in each process: 100 MB
+/// for 1 TiB. While pages are fetched, each has a file open, 256 at most in a process.
 ///
 /// # Examples
 ///
@@ -137,7 +144,7 @@ pub struct DiskCacheStats {
     pub requests: u64,
     /// How many bytes these brought. At the edges of what is read, pages are fetched whole.
     pub fetched_bytes: u64,
-    /// How many pages were kept, of those that were fetched. The others had no room.
+    /// How many pages were kept, of those that were fetched. The others had no room, or the folder failed.
     pub kept: u64,
     /// How many pages this process has evicted.
     pub evicted: u64,
@@ -147,7 +154,7 @@ pub struct DiskCacheStats {
     pub damaged: u64,
     /// How often the folder could not be read or written: a full disk, most often.
     pub failures: u64,
-    /// How many reads were of objects without a version, which are not kept.
+    /// How many reads were of objects without a version, or with one that is not certain, which are not kept.
     pub unversioned: u64,
 }
 
@@ -156,7 +163,9 @@ impl DiskCache {
     /// folder is made if there is none.
     ///
     /// What dead processes have left is removed, and pages beyond `max_bytes` are. The folder is listed, which takes about a second for a
-    /// million pages.
+    /// million pages. Others go on meanwhile, unless the machine has begun anew since, or that cannot be told (not on Linux).
+    ///
+    /// What is read may be private, so a folder that is made is for its user alone (0700), and all files are (0600).
     ///
     /// # Errors
     ///
@@ -191,13 +200,13 @@ impl DiskCache {
                 "max_bytes is {max_bytes}, and one page takes {page}: give it more"
             )));
         }
-        let absolute = std::path::absolute(&folder);
-        let made = absolute.and_then(|folder| fs::create_dir_all(&folder).map(|()| folder));
-        let absolute = made.map_err(|error| match error.kind() {
+        let disk = std::path::absolute(&folder).map(|folder| Disk { folder });
+        let made = disk.and_then(|disk| disk.make().map(|()| disk));
+        let disk = made.map_err(|error| match error.kind() {
             ErrorKind::AlreadyExists => of_folder(&folder, &ErrorKind::NotADirectory.into()),
             _ => of_folder(&folder, &error),
         })?;
-        let cache = Cache::new(Disk { folder: absolute }, store, page_bytes, max_bytes);
+        let cache = Cache::new(disk, store, page_bytes, max_bytes);
         cache.enter().map_err(|error| of_folder(&folder, &error))?;
         Ok(DiskCache { cache })
     }
@@ -288,6 +297,10 @@ impl Store for DiskCache {
 
     fn locate(&self, key: &str) -> String {
         self.cache.inner.locate(key)
+    }
+
+    fn origin(&self) -> String {
+        self.cache.inner.origin()
     }
 }
 

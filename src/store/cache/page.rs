@@ -9,7 +9,7 @@
 //! | 32..40 | the sum of what follows, up to the header's end |
 //! | 40..64 | number of the page, length of its bytes, length of the identity |
 //! | 64..192 | the sums of its bytes, 64 KiB each |
-//! | 192..4096 | the identity: where the object is, its version and its length |
+//! | 192..4096 | the identity: the store's origin, where the object is, its version and its length |
 
 use std::ops::Range;
 
@@ -39,10 +39,14 @@ pub(super) struct Identity {
 }
 
 impl Identity {
-    /// `None`: the object has no version, or a name that is too long for a header.
-    pub(super) fn new(place: &str, object: &Object) -> Option<Identity> {
+    /// `None`: the object has no version, one that another content may have, too (a weak ETag, `W/".."`), or a name that is too long for a
+    /// header.
+    pub(super) fn new(origin: &str, place: &str, object: &Object) -> Option<Identity> {
         let version = object.version.as_deref()?;
-        let text = format!("{place}\0{version}\0{}", object.bytes).into_bytes();
+        if version.starts_with("W/") {
+            return None;
+        }
+        let text = format!("{origin}\0{place}\0{version}\0{}", object.bytes).into_bytes();
         (text.len() <= HEADER - IDENTITY).then(|| Identity {
             hash: sum(&text),
             text,
@@ -141,28 +145,50 @@ pub(super) fn header(identity: &Identity, number: u64, bytes: &[u8], stamp: Stam
 }
 
 /// The header of a page as it was read.
+#[derive(Debug, PartialEq, Eq)]
 pub(super) struct Header {
     pub(super) stamp: Stamp,
     sums: Vec<u64>,
 }
 
+/// What is found in a file of a page's name.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Look<T> {
+    Right(T),
+    /// A page of another object, whose hash is the same.
+    Another,
+    Damaged,
+}
+
 impl Header {
-    /// `None`: it is not of this page, or damaged.
-    pub(super) fn of(
-        header: &[u8],
-        identity: &Identity,
-        page: u64,
-        bytes: usize,
-    ) -> Option<Header> {
-        let text = header.get(IDENTITY..)?.get(..identity.text.len())?;
-        let lengths = [page, bytes as u64, identity.text.len() as u64];
-        let is_right = header.starts_with(MAGIC)
-            && sum(&header[SUM.end..]) == number(header, SUM.start)
-            && (0..3).all(|at| number(header, SUM.end + 8 * at) == lengths[at])
-            && text == identity.text;
+    /// Of a page of so many bytes.
+    pub(super) fn of(header: &[u8], identity: &Identity, page: u64, bytes: usize) -> Look<Header> {
+        let is_whole = header.len() == HEADER
+            && header.starts_with(MAGIC)
+            && sum(&header[SUM.end..]) == number(header, SUM.start);
+        if !is_whole {
+            return Look::Damaged;
+        }
+        let [number_of_page, length, length_of_text] =
+            [0, 8, 16].map(|at| number(header, SUM.end + at));
+        let text = usize::try_from(length_of_text);
+        let text = text
+            .ok()
+            .and_then(|length| header[IDENTITY..].get(..length));
+        let text = text.unwrap_or_default();
+        if text != identity.text {
+            // (A file that has not the hash that is its name is not where it was written.)
+            return match sum(text) == identity.hash && number_of_page == page {
+                true => Look::Another,
+                false => Look::Damaged,
+            };
+        }
+        if (number_of_page, length) != (page, bytes as u64) {
+            return Look::Damaged;
+        }
         let mut stamp = [0; 24];
         stamp.copy_from_slice(&header[STAMP]);
-        is_right.then(|| Header {
+        Look::Right(Header {
             stamp: Stamp::of(stamp),
             sums: (0..bytes.div_ceil(CHUNK))
                 .map(|chunk| number(header, SUMS + 8 * chunk))
@@ -200,7 +226,7 @@ mod tests {
             bytes: 200_000,
             version: Some("1".to_owned()),
         };
-        Identity::new(&format!("s3://bucket/{key}"), &object).unwrap()
+        Identity::new("aws", &format!("s3://bucket/{key}"), &object).unwrap()
     }
 
     #[test]
@@ -233,7 +259,12 @@ mod tests {
         let bytes: Vec<u8> = (0..150_000u64).map(|at| (at * at / 3) as u8).collect();
         let stamp = Stamp { run: 3, next: 77 };
         let header = header(&own, 5, &bytes, stamp);
-        let read = Header::of(&header, &own, 5, bytes.len()).unwrap();
+        let looked = |header: &[u8]| match Header::of(header, &own, 5, bytes.len()) {
+            Look::Right(header) => Some(header),
+            Look::Another => panic!("it is of another object"),
+            Look::Damaged => None,
+        };
+        let read = looked(&header).unwrap();
         assert_eq!(read.stamp, stamp);
         assert!(read.verifies(0, &bytes));
         assert!(read.verifies(CHUNK, &bytes[CHUNK..]));
@@ -249,15 +280,12 @@ mod tests {
         for at in (0..HEADER).filter(|at| !STAMP.contains(at)) {
             let mut header = header.clone();
             header[at] ^= 0x10;
-            assert!(
-                Header::of(&header, &own, 5, bytes.len()).is_none(),
-                "byte {at}"
-            );
+            assert!(looked(&header).is_none(), "byte {at}");
         }
         for at in STAMP {
             let mut header = header.clone();
             header[at] ^= 0x10;
-            let read = Header::of(&header, &own, 5, bytes.len()).unwrap();
+            let read = looked(&header).unwrap();
             assert_eq!(read.stamp, Stamp::NONE, "byte {at}");
         }
         for at in (0..bytes.len()).step_by(997) {
@@ -271,20 +299,32 @@ mod tests {
     fn a_page_of_another_object_version_or_place_is_another() {
         let own = identity("a");
         let header = header(&own, 5, b"bytes", Stamp::NONE);
-        assert!(Header::of(&header, &own, 5, 5).is_some());
-        assert!(Header::of(&header, &identity("b"), 5, 5).is_none());
-        assert!(Header::of(&header, &own, 6, 5).is_none());
-        assert!(Header::of(&header, &own, 5, 4).is_none());
+        assert!(matches!(Header::of(&header, &own, 5, 5), Look::Right(_)));
+        assert_eq!(Header::of(&header, &identity("b"), 5, 5), Look::Damaged);
+        assert_eq!(Header::of(&header, &own, 6, 5), Look::Damaged);
+        assert_eq!(Header::of(&header, &own, 5, 4), Look::Damaged);
+        // One whose hash is the same: it is as it should be, and stays.
+        let other = Identity {
+            hash: own.hash,
+            ..identity("b")
+        };
+        assert_eq!(Header::of(&header, &other, 5, 5), Look::Another);
+        assert_eq!(Header::of(&header, &other, 6, 5), Look::Damaged);
         let object = Object {
             key: "a".to_owned(),
             bytes: 200_000,
             version: None,
         };
-        assert!(Identity::new("a", &object).is_none());
-        let object = Object {
-            version: Some("v".repeat(HEADER)),
-            ..object
-        };
-        assert!(Identity::new("a", &object).is_none(), "it is too long");
+        assert!(Identity::new("", "a", &object).is_none());
+        for (version, why) in [
+            ("W/\"1\"", "it is weak"),
+            (&*"v".repeat(HEADER), "it is long"),
+        ] {
+            let object = Object {
+                version: Some(version.to_owned()),
+                ..object.clone()
+            };
+            assert!(Identity::new("", "a", &object).is_none(), "{why}");
+        }
     }
 }

@@ -1,18 +1,18 @@
 //! A read: what is there is taken, what is not is fetched, and what another fetches is waited for.
 
+use std::io::{self, ErrorKind};
 use std::ops::Range;
 
 use super::files::Files;
-use super::index::Index;
 use super::keeping::{Claim, Part};
-use super::page::{HEADER, Header, Identity, Page, Stamp, header};
-use crate::error::BoxError;
+use super::page::{HEADER, Header, Identity, Look, Page, Stamp, header};
+use super::shared::PerProcess;
+use crate::error::{BoxError, is_temporary};
 use crate::store::next_use::{NextUse, next_use};
 use crate::store::{Object, Store, length_of};
 use crate::sync::log;
 use crate::sync::plain::AtomicU64;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Mutex, Ordering};
-use crate::system::Process;
+use crate::sync::{Arc, AtomicBool, Ordering};
 
 /// A store, and the folder that keeps what is read of it.
 pub(super) struct Cache<F: Files> {
@@ -20,11 +20,10 @@ pub(super) struct Cache<F: Files> {
     pub(super) inner: Arc<dyn Store>,
     pub(super) page_bytes: u64,
     pub(super) max_bytes: u64,
-    pub(super) index: Mutex<Index>,
-    pub(super) process: Process,
+    /// Which time it is that the machine runs; 0: not known.
+    pub(super) boot: u64,
+    pub(super) per_process: PerProcess,
     pub(super) counters: Counters,
-    /// How many parts this process has.
-    pub(super) parts: AtomicUsize,
     pub(super) pause: Pause,
     pub(super) has_warned: AtomicBool,
     has_warned_of_versions: AtomicBool,
@@ -132,6 +131,12 @@ impl Target<'_> {
     }
 }
 
+/// A request that failed, and for which range.
+struct Refused {
+    error: BoxError,
+    range: Range<u64>,
+}
+
 /// A run of pages that are fetched by one request.
 struct Run<'a, F: Files> {
     range: Range<u64>,
@@ -145,14 +150,13 @@ impl<F: Files> Cache<F> {
     /// time, if need be.
     pub(super) fn new(files: F, inner: Arc<dyn Store>, page_bytes: u64, max_bytes: u64) -> Self {
         Cache {
+            boot: files.boot(),
+            per_process: PerProcess::new(files.folder()),
             files,
             inner,
             page_bytes,
             max_bytes,
-            index: Mutex::default(),
-            process: Process::this(),
             counters: Counters::default(),
-            parts: AtomicUsize::new(0),
             pause: Pause::default(),
             has_warned: AtomicBool::new(false),
             has_warned_of_versions: AtomicBool::new(false),
@@ -161,12 +165,13 @@ impl<F: Files> Cache<F> {
 
     /// Notes that an object is one of those that this process reads.
     pub(super) fn know(&self, objects: &[Object]) {
-        let identity = |object: &Object| Identity::new(&self.inner.locate(&object.key), object);
+        let origin = self.inner.origin();
+        let identity =
+            |object: &Object| Identity::new(&origin, &self.inner.locate(&object.key), object);
         let hashes = objects.iter().filter_map(identity);
         let hashes: Vec<u64> = hashes.map(|identity| identity.hash).collect();
-        if let Some(mut index) = self.index() {
-            hashes.into_iter().for_each(|object| index.know(object));
-        }
+        let mut index = self.index();
+        hashes.into_iter().for_each(|object| index.know(object));
     }
 
     pub(super) fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
@@ -174,7 +179,8 @@ impl<F: Files> Cache<F> {
         if length == 0 {
             return Ok(Vec::new());
         }
-        let Some(identity) = Identity::new(&self.inner.locate(&object.key), object) else {
+        let place = self.inner.locate(&object.key);
+        let Some(identity) = Identity::new(&self.inner.origin(), &place, object) else {
             return self.read_unversioned(object, range);
         };
         let target = Target {
@@ -184,40 +190,64 @@ impl<F: Files> Cache<F> {
             next_use: next_use(),
             range: range.clone(),
         };
-        if let Some(mut index) = self.index() {
-            index.know(target.identity.hash);
-            target
-                .next_use
-                .into_iter()
-                .for_each(|next| index.tell(next));
+        let mut index = self.index();
+        index.know(target.identity.hash);
+        target
+            .next_use
+            .into_iter()
+            .for_each(|next| index.tell(next));
+        drop(index);
+        match self.read_pages(&target, length) {
+            Ok(bytes) => Ok(bytes),
+            // (A server that knows no ranges gives all of an object, and no part of it.)
+            Err(refused) if refused.range != range && !is_temporary(&refused.error) => {
+                self.request(object, range)
+            }
+            Err(refused) => Err(refused.error),
         }
+    }
+
+    fn read_pages(&self, target: &Target<'_>, length: usize) -> Result<Vec<u8>, Refused> {
+        let range = &target.range;
         let pages = range.start / self.page_bytes..(range.end - 1) / self.page_bytes + 1;
         let mut bytes = Vec::new();
-        let missing = pages.filter(|page| !self.take(&target, *page, &mut bytes, length));
+        let missing = pages.filter(|page| !self.take(target, *page, &mut bytes, length));
         let missing: Vec<u64> = missing.collect();
-        let busy = self.fetch(&target, &missing, &mut bytes, length)?;
+        let busy = self.fetch(target, &missing, &mut bytes, length)?;
         let mut left = Vec::new();
-        for (page, file) in busy {
-            self.wait(file);
-            if !self.take(&target, page, &mut bytes, length) {
+        for page in busy {
+            self.wait(target.page(page));
+            if !self.take(target, page, &mut bytes, length) {
                 left.push(page);
             }
         }
         // (Whoever had them has died, or failed. Nobody is waited for twice.)
-        let busy = self.fetch(&target, &left, &mut bytes, length)?;
-        let left: Vec<u64> = busy.into_iter().map(|(page, _)| page).collect();
-        for run in self.runs(&target, left.into_iter().map(|page| (page, None))) {
-            self.fetch_run(&target, run, &mut bytes, length)?;
+        let busy = self.fetch(target, &left, &mut bytes, length)?;
+        for run in self.runs(target, busy.into_iter().map(|page| (page, None))) {
+            self.fetch_run(target, run, &mut bytes, length)?;
         }
         Ok(bytes)
     }
 
-    /// What has no version may change at any time: it is never kept.
+    /// Requests bytes of the store.
+    fn request(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
+        let counters = &self.counters;
+        counters.add(&counters.requests, 1);
+        let bytes = self.inner.read(object, range.clone())?;
+        if bytes.len() as u64 != range.end - range.start {
+            let (place, count) = (self.inner.locate(&object.key), bytes.len());
+            return Err(format!("{place}: its store gave {count} bytes for {range:?}").into());
+        }
+        counters.add(&counters.fetched_bytes, bytes.len() as u64);
+        Ok(bytes)
+    }
+
+    /// What has no version that is certain may change at any time: it is never kept.
     fn read_unversioned(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
         self.counters.add(&self.counters.unversioned, 1);
         if !self.has_warned_of_versions.swap(true, Ordering::Relaxed) {
             log::warn!(
-                "{} has no version (ETag), or a very long one, so it is not kept in {} but read each time; others like it are not logged",
+                "{} has no version (ETag), one that is not certain (W/..), or a very long one, so it is not kept in {} but read each time; others like it are not logged",
                 self.inner.locate(&object.key),
                 self.files.place()
             );
@@ -239,54 +269,80 @@ impl<F: Files> Cache<F> {
             *bytes = vec![0; length]; // (zeros that the system has)
         }
         let wanted = target.wanted(page);
-        let stamp = self.take_open(target, page, &file, &mut bytes[target.place(&wanted)]);
-        match stamp {
-            Some(had) => {
+        let looked = self.take_open(target, page, &file, &mut bytes[target.place(&wanted)]);
+        let is_taken = matches!(looked, Ok(Look::Right(_)));
+        match looked {
+            Ok(Look::Right(had)) => {
                 self.counters.add(&self.counters.hits, 1);
                 let taken = wanted.end - wanted.start;
                 self.counters.add(&self.counters.hit_bytes, taken);
                 self.renew(target, page, &file, had);
             }
-            None => {
+            Ok(Look::Another) => {}
+            Ok(Look::Damaged) => {
                 self.counters.add(&self.counters.damaged, 1);
                 if let Err(error) = self.remove_damaged(target.page(page), &file) {
                     self.failed(&error);
                 }
             }
+            Err(error) => self.failed(&error),
         }
         self.files.release(file);
-        stamp.is_some()
+        is_taken
     }
 
-    /// Takes what is wanted of an open page. `None`: it is damaged.
+    /// Takes what is wanted of an open page, which has this stamp.
+    ///
+    /// # Errors
+    ///
+    /// If the disk does not give what it has. (A file that is too short is damaged.)
     fn take_open(
         &self,
         target: &Target<'_>,
         page: u64,
         file: &F::File,
         bytes: &mut [u8],
-    ) -> Option<Stamp> {
+    ) -> io::Result<Look<Stamp>> {
+        match self.verify_open(target, page, file, bytes) {
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(Look::Damaged),
+            looked => looked,
+        }
+    }
+
+    fn verify_open(
+        &self,
+        target: &Target<'_>,
+        page: u64,
+        file: &F::File,
+        bytes: &mut [u8],
+    ) -> io::Result<Look<Stamp>> {
         let mut head = vec![0; HEADER];
-        self.files.read_at(file, &mut head, 0).ok()?;
-        let of_page = usize::try_from(target.bytes_of(page)).ok()?;
-        let head = Header::of(&head, &target.identity, page, of_page)?;
+        self.files.read_at(file, &mut head, 0)?;
+        let of_page = target.bytes_of(page) as usize; // a page fits into memory
+        let head = match Header::of(&head, &target.identity, page, of_page) {
+            Look::Right(head) => head,
+            Look::Another => return Ok(Look::Another),
+            Look::Damaged => return Ok(Look::Damaged),
+        };
         let (whole, wanted) = (target.whole(page), target.wanted(page));
         let within = |at: u64| (at - whole.start) as usize;
         let wanted = within(wanted.start)..within(wanted.end);
         let chunks = Header::whole_chunks(&wanted, of_page);
         let at = (HEADER + chunks.start) as u64;
-        if chunks == wanted {
-            self.files.read_at(file, bytes, at).ok()?;
-            return head.verifies(chunks.start, bytes).then_some(head.stamp);
-        }
-        let mut read = vec![0; chunks.end - chunks.start];
-        self.files.read_at(file, &mut read, at).ok()?;
-        if !head.verifies(chunks.start, &read) {
-            return None;
-        }
-        let taken = wanted.start - chunks.start..wanted.end - chunks.start;
-        bytes.copy_from_slice(&read[taken]);
-        Some(head.stamp)
+        let is_right = if chunks == wanted {
+            self.files.read_at(file, bytes, at)?;
+            head.verifies(chunks.start, bytes)
+        } else {
+            let mut read = vec![0; chunks.end - chunks.start];
+            self.files.read_at(file, &mut read, at)?;
+            let taken = wanted.start - chunks.start..wanted.end - chunks.start;
+            bytes.copy_from_slice(&read[taken]);
+            head.verifies(chunks.start, &read)
+        };
+        Ok(match is_right {
+            true => Look::Right(head.stamp),
+            false => Look::Damaged,
+        })
     }
 
     /// Writes down when a page is used next, which was used now.
@@ -300,9 +356,7 @@ impl<F: Files> Cache<F> {
             }
         }
         let bytes = HEADER as u64 + target.bytes_of(page);
-        if let Some(mut index) = self.index() {
-            index.put(target.page(page), bytes, stamp);
-        }
+        self.index().put(target.page(page), bytes, stamp);
     }
 
     /// Fetches pages that are not there. Returns those that others fetch.
@@ -312,7 +366,7 @@ impl<F: Files> Cache<F> {
         pages: &[u64],
         bytes: &mut Vec<u8>,
         length: usize,
-    ) -> Result<Vec<(u64, F::File)>, BoxError> {
+    ) -> Result<Vec<u64>, Refused> {
         if pages.is_empty() {
             return Ok(Vec::new());
         }
@@ -322,7 +376,7 @@ impl<F: Files> Cache<F> {
                 Claim::There if self.take(target, *page, bytes, length) => {}
                 Claim::There | Claim::Not => own.push((*page, None)),
                 Claim::Ours(part) => own.push((*page, Some(part))),
-                Claim::Busy(file) => busy.push((*page, file)),
+                Claim::Busy => busy.push(*page),
             }
         }
         for run in self.runs(target, own.into_iter()) {
@@ -366,21 +420,19 @@ impl<F: Files> Cache<F> {
         run: Run<'_, F>,
         bytes: &mut Vec<u8>,
         length: usize,
-    ) -> Result<(), BoxError> {
+    ) -> Result<(), Refused> {
         let Run {
             range,
             parts,
             pages,
         } = run;
         let counters = &self.counters;
-        counters.add(&counters.requests, 1);
         counters.add(&counters.misses, pages.len() as u64);
-        let mut fetched = self.inner.read(target.object, range.clone())?;
-        if fetched.len() as u64 != range.end - range.start {
-            let (place, count) = (self.inner.locate(&target.object.key), fetched.len());
-            return Err(format!("{place}: its store gave {count} bytes for {range:?}").into());
-        }
-        counters.add(&counters.fetched_bytes, fetched.len() as u64);
+        let fetched = self.request(target.object, range.clone());
+        let mut fetched = fetched.map_err(|error| Refused {
+            error,
+            range: range.clone(),
+        })?;
         let mut written = Vec::with_capacity(parts.len());
         for (page, part) in parts {
             let whole = target.whole(page);
@@ -392,27 +444,23 @@ impl<F: Files> Cache<F> {
                 Err(error) => self.failed(&error),
             }
         }
-        counters.add(&counters.kept, written.len() as u64);
-        self.publish(written);
+        counters.add(&counters.kept, self.publish(written));
         let wanted = range.start.max(target.range.start)..range.end.min(target.range.end);
         let of_run = (wanted.start - range.start) as usize..(wanted.end - range.start) as usize;
         if bytes.is_empty() && of_run.len() == length {
-            fetched.truncate(of_run.end);
-            fetched.drain(..of_run.start);
-            *bytes = fetched;
+            // (What is returned may be kept for long: it holds no pages that were not asked for.)
+            let is_most = fetched.capacity() - fetched.capacity() / 8 <= length;
+            *bytes = if is_most {
+                fetched.truncate(of_run.end);
+                fetched.drain(..of_run.start);
+                fetched
+            } else {
+                fetched[of_run].to_vec()
+            };
         } else {
             bytes.resize(length, 0);
             bytes[target.place(&wanted)].copy_from_slice(&fetched[of_run]);
         }
         Ok(())
-    }
-
-    /// Waits until another is done with a page. Nothing is held meanwhile.
-    fn wait(&self, file: F::File) {
-        self.counters.add(&self.counters.waits, 1);
-        if let Err(error) = self.files.lock(&file) {
-            self.failed(&error);
-        }
-        self.files.release(file);
     }
 }

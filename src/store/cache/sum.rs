@@ -9,7 +9,7 @@ const PRIMES: [u64; 5] = [
 ];
 
 /// The hash of some bytes, with the seed 0.
-pub(super) fn sum(bytes: &[u8]) -> u64 {
+pub(in crate::store) fn sum(bytes: &[u8]) -> u64 {
     let (stripes, rest) = bytes.as_chunks::<32>();
     let mut hash = match stripes.is_empty() {
         true => PRIMES[4],

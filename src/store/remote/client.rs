@@ -16,6 +16,7 @@ use object_store::{
     ClientConfigKey, ClientOptions, ObjectStore, Result as StoreResult, RetryConfig,
 };
 
+use crate::store::cache::sum;
 use crate::sync::{Arc, Mutex};
 
 /// What a server said of the last request of an attempt.
@@ -23,6 +24,7 @@ use crate::sync::{Arc, Mutex};
 pub(super) struct Answer {
     pub(super) status: Option<u16>,
     pub(super) retry_after: Option<String>,
+    pub(super) date: Option<String>,
     /// The region of a bucket, if it is another one than was thought.
     pub(super) region: Option<String>,
     /// The server that was asked for credentials, if it was no request for an object.
@@ -40,6 +42,8 @@ pub(super) struct Client {
     pub(super) objects: Arc<dyn ObjectStore>,
     /// What lists a page at a time; `None`: the store lists at once.
     pub(super) pages: Option<Arc<dyn PaginatedListStore>>,
+    /// A hash of what tells its server and account from others of that name.
+    pub(super) origin: String,
 }
 
 /// What requests are made by.
@@ -71,8 +75,12 @@ impl Client {
                     builder = builder.with_config(key.parse()?, value);
                 }
                 let builder = builder.with_config(AmazonS3ConfigKey::Client(timeout), day);
+                let said = said(
+                    &["aws_endpoint_url_s3", "aws_endpoint", "aws_region"],
+                    |key| builder.get_config_value(&key.parse().ok()?),
+                );
                 let store = builder.with_retry(once()).with_http_connector(Connector);
-                Client::of_pages(store.build()?)
+                Client::of_pages(store.build()?, protocol, said)
             }
             Protocol::Google => {
                 let mut builder = GoogleCloudStorageBuilder::from_env().with_url(url);
@@ -80,8 +88,11 @@ impl Client {
                     builder = builder.with_config(key.parse()?, value);
                 }
                 let builder = builder.with_config(GoogleConfigKey::Client(timeout), day);
+                let said = said(&["google_base_url"], |key| {
+                    builder.get_config_value(&key.parse().ok()?)
+                });
                 let store = builder.with_retry(once()).with_http_connector(Connector);
-                Client::of_pages(store.build()?)
+                Client::of_pages(store.build()?, protocol, said)
             }
             Protocol::Azure => {
                 let mut builder = MicrosoftAzureBuilder::from_env().with_url(url);
@@ -89,8 +100,15 @@ impl Client {
                     builder = builder.with_config(key.parse()?, value);
                 }
                 let builder = builder.with_config(AzureConfigKey::Client(timeout), day);
+                let names = [
+                    "azure_storage_account_name",
+                    "azure_storage_endpoint",
+                    "azure_storage_use_emulator",
+                    "azure_use_fabric_endpoint",
+                ];
+                let said = said(&names, |key| builder.get_config_value(&key.parse().ok()?));
                 let store = builder.with_retry(once()).with_http_connector(Connector);
-                Client::of_pages(store.build()?)
+                Client::of_pages(store.build()?, protocol, said)
             }
             Protocol::Http => {
                 let mut options =
@@ -106,18 +124,35 @@ impl Client {
                 Client {
                     objects: Arc::new(store.build()?),
                     pages: None,
+                    origin: origin(protocol, ""), // its URL says all
                 }
             }
         })
     }
 
-    fn of_pages<S: ObjectStore + PaginatedListStore>(store: S) -> Client {
+    fn of_pages<S: ObjectStore + PaginatedListStore>(
+        store: S,
+        protocol: Protocol,
+        said: String,
+    ) -> Client {
         let store = Arc::new(store);
         Client {
             objects: store.clone(),
             pages: Some(store),
+            origin: origin(protocol, &said),
         }
     }
+}
+
+/// The settings of these names, whether they were given or come from the environment. (A version of object_store may not know each.)
+fn said(names: &[&str], value: impl Fn(&str) -> Option<String>) -> String {
+    let values = names.iter().map(|name| value(name).unwrap_or_default());
+    values.collect::<Vec<_>>().join("\0")
+}
+
+/// (An endpoint may have a password in it, so it is a hash.)
+fn origin(protocol: Protocol, said: &str) -> String {
+    format!("{:016x}", sum(format!("{protocol:?}\0{said}").as_bytes()))
 }
 
 /// Makes clients that note what servers answer.
@@ -164,6 +199,7 @@ impl HttpService for Watched {
             note(Answer {
                 status: Some(response.status().as_u16()),
                 retry_after: header("retry-after"),
+                date: header("date"),
                 region: header("x-amz-bucket-region"),
                 asked_for_credentials,
             });
@@ -175,6 +211,12 @@ impl HttpService for Watched {
 /// (A request outside an attempt has no place for its answer.)
 fn note(answer: Answer) {
     let _ = ANSWER.try_with(|place| *place.lock() = answer);
+}
+
+/// When the server sent its last answer to the task's attempt, as it says: seconds since 1970.
+pub(super) fn date() -> Option<u64> {
+    let text = ANSWER.try_with(|place| place.lock().date.clone());
+    super::pace::date(&text.ok()??)
 }
 
 /// Whether a host is one that the clouds give credentials at.

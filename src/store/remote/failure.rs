@@ -82,13 +82,15 @@ impl Failure {
         request: Request,
     ) -> Failure {
         if let Some(server) = &answer.asked_for_credentials {
+            let connection = transport(error);
             return Failure {
-                is_temporary: answer.status.is_some_and(comes_and_goes),
+                // (A server of credentials that cannot be reached may be one that has just begun, as a machine's own does.)
+                is_temporary: connection.is_some() || answer.status.is_some_and(comes_and_goes),
                 ..Failure::lasting(
                     StoreErrorKind::Denied,
                     format!(
                         "there are no credentials: {server} gave none ({}). {}",
-                        transport(error).unwrap_or_else(|| said(answer, None)),
+                        connection.unwrap_or_else(|| said(answer, None)),
                         how_to_identify(protocol)
                     ),
                 )
@@ -300,5 +302,34 @@ fn how_to_identify(protocol: Protocol) -> &'static str {
             "Check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY (or AZURE_STORAGE_SAS_TOKEN) in the environment"
         }
         Protocol::Http => "No credentials are sent to a web server",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine's own server of credentials is not there at once when the machine begins.
+    #[test]
+    fn a_server_of_credentials_that_cannot_be_reached_is_asked_again() {
+        let failure = |answer: Answer, source: Box<dyn StdError + Send + Sync>| {
+            let store = "S3";
+            let error = ClientError::Generic { store, source };
+            Failure::of(&error, &answer, Protocol::S3, Request::Read)
+        };
+        let asked = |status| Answer {
+            status,
+            asked_for_credentials: Some("169.254.169.254".to_owned()),
+            ..Answer::default()
+        };
+        let refused = io::Error::from(io::ErrorKind::ConnectionRefused);
+        let refused = HttpError::new(HttpErrorKind::Connect, refused);
+        let failed = failure(asked(None), refused.into());
+        assert!(failed.is_temporary, "{failed:?}");
+        assert_eq!(failed.kind, StoreErrorKind::Denied);
+        assert!(failed.what.contains("no connection"), "{failed:?}");
+        assert!(failure(asked(Some(503)), "busy".into()).is_temporary);
+        let failed = failure(asked(Some(404)), "no role".into());
+        assert!(!failed.is_temporary, "{failed:?}");
     }
 }

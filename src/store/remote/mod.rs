@@ -1,34 +1,36 @@
 //! Objects of a bucket, or of a web server.
 
+mod attempts;
 mod client;
 mod engine;
 mod failure;
 mod pace;
+mod requests;
+mod version;
 
 use std::fmt;
 use std::future::Future;
 use std::ops::Range;
 use std::time::Duration;
 
-use futures_util::StreamExt;
-use object_store::list::PaginatedListOptions;
 use object_store::path::Path;
-use object_store::{GetOptions, GetRange, ObjectMeta};
-use tokio::time::{sleep, timeout};
+use object_store::{GetOptions, ObjectMeta};
+use tokio::time::timeout;
 
-use self::client::{ANSWER, Answer, Client, Protocol};
+use self::attempts::{Limits, Shared};
+use self::client::{Client, Protocol, date};
 use self::engine::Engine;
-use self::failure::{Failure, Miss, Request, changed, plain, seconds};
-use self::pace::{Pace, back_off};
+use self::failure::{Failure, Miss, Request, plain};
+use self::requests::{page, read};
+use self::version::version;
 use super::error::{StoreError, StoreErrorKind};
 use super::{Object, Store, length_of};
 use crate::error::BoxError;
-use crate::sync::log;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Ordering};
 
 /// Objects of S3, Google Cloud Storage, Azure or a web server, as a [`Store`] (feature `object-store`).
 ///
-/// It is the crate [object_store](https://docs.rs/object_store) with calls that block, on two threads of its own, which are there from the
+/// It is the crate [object_store](https://docs.rs/object_store) with calls that block, on four threads of its own, which are there from the
 /// first request on. The [module](super) lists the URLs, and where credentials come from.
 ///
 /// # What a request may take
@@ -55,6 +57,10 @@ use crate::sync::{Arc, AtomicBool, AtomicU64, Instant, Mutex, Ordering};
 /// A read asks for the version that was listed (`If-Match`, with its ETag), and compares what the server says of the object that it
 /// sends: the ETag, or without one the time of the last change (whole seconds), and the size. What is another object is an error of the kind
 /// [`Changed`](StoreErrorKind::Changed), and no bytes of it are returned.
+///
+/// An object may be written again without another version if its ETag is weak (`W/"…"`), or if it has none and was changed less than a
+/// minute before it was listed, by the server's clock. Its version then begins with `W/`, and [`DiskCache`](super::DiskCache) does not keep
+/// it.
 ///
 /// # Keys
 ///
@@ -87,32 +93,11 @@ pub struct RemoteStore {
     endpoint: String,
     /// They may be secret.
     options: Vec<(String, String)>,
+    /// A hash of server and account.
+    origin: String,
     shared: Arc<Shared>,
     engine: Engine,
 }
-
-/// What requests need.
-#[derive(Debug)]
-struct Shared {
-    protocol: Protocol,
-    limits: Limits,
-    opened: Instant,
-    /// A server has answered once.
-    was_answered: AtomicBool,
-    requests: AtomicU64,
-    retried: AtomicU64,
-    bytes: AtomicU64,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Limits {
-    attempts: u32,
-    silence: Duration,
-    timeout: Duration,
-}
-
-/// How many attempts there are as long as no server has answered.
-const FIRST_ATTEMPTS: u32 = 4;
 
 /// How much should be on its way.
 const AHEAD_BYTES: u64 = 256 << 20;
@@ -236,11 +221,12 @@ impl RemoteStore {
                 StoreError::new(&*url, StoreErrorKind::Other, error.to_string())
             })?;
         }
-        let store = RemoteStore {
+        let mut store = RemoteStore {
             url,
             prefix,
             endpoint,
             options,
+            origin: String::new(),
             shared: Arc::new(Shared {
                 protocol,
                 limits: Limits {
@@ -256,7 +242,7 @@ impl RemoteStore {
             }),
             engine: Engine::new(),
         };
-        store.client()?;
+        store.origin = store.client()?.origin;
         Ok(store)
     }
 
@@ -357,95 +343,6 @@ impl RemoteStore {
     }
 }
 
-impl Shared {
-    async fn tried<T, F>(
-        &self,
-        pace: &Mutex<Pace>,
-        place: &str,
-        request: Request,
-        once: impl Fn() -> F,
-    ) -> Result<T, BoxError>
-    where
-        F: Future<Output = Result<T, Miss>>,
-    {
-        let began = Instant::now();
-        let mut attempts = 0;
-        loop {
-            attempts += 1;
-            self.requests.fetch_add(1, Ordering::Relaxed);
-            self.retried
-                .fetch_add(u64::from(attempts > 1), Ordering::Relaxed);
-            let answer = Arc::new(Mutex::new(Answer::default()));
-            let left = self.limits.timeout.saturating_sub(began.elapsed());
-            let attempt = ANSWER.scope(Arc::clone(&answer), once());
-            let outcome = timeout(left, attempt).await;
-            let answer = answer.lock().clone();
-            if answer.status.is_some() && answer.asked_for_credentials.is_none() {
-                self.was_answered.store(true, Ordering::Relaxed);
-            }
-            let mut failure = match outcome {
-                Ok(Ok(value)) => {
-                    pace.lock().succeeded();
-                    return Ok(value);
-                }
-                Ok(Err(Miss::Theirs(error))) => {
-                    Failure::of(&error, &answer, self.protocol, request)
-                }
-                Ok(Err(Miss::Ours(failure))) => failure,
-                Err(_) => Failure::temporary("it was not done in time"),
-            };
-            let had_credentials = self.was_answered.load(Ordering::Relaxed);
-            if failure.kind == StoreErrorKind::Denied && answer.status.is_none() && had_credentials
-            {
-                // It could be asked for them before.
-                failure.is_temporary = true;
-            }
-            let error = |what: String| StoreError::new(place, failure.kind, what);
-            if !failure.is_temporary {
-                return Err(error(failure.what).into());
-            }
-            let is_new = !self.was_answered.load(Ordering::Relaxed);
-            let first = if is_new { FIRST_ATTEMPTS } else { u32::MAX };
-            let asked = failure.retry_after.unwrap_or_default();
-            let wait = back_off(attempts).max(asked);
-            let left = self.limits.timeout.saturating_sub(began.elapsed());
-            let why = if attempts >= self.limits.attempts {
-                String::new()
-            } else if attempts >= first {
-                "; no server of this name has answered yet: check the URL and the endpoint"
-                    .to_owned()
-            } else if wait >= left && !asked.is_zero() {
-                format!("; the server asks to wait {} more", seconds(asked))
-            } else {
-                let turn = pace.lock().turn(self.opened.elapsed(), left);
-                match turn.map(|turn| turn.max(wait)) {
-                    Some(wait) if wait < left => {
-                        log::debug!(
-                            "{place}: {}; attempt {} follows in {}",
-                            failure.what,
-                            attempts + 1,
-                            seconds(wait)
-                        );
-                        sleep(wait).await;
-                        continue;
-                    }
-                    _ => "; its time is over".to_owned(),
-                }
-            };
-            let attempts = match attempts {
-                1 => "one attempt".to_owned(),
-                several => format!("{several} attempts"),
-            };
-            let what = format!(
-                "{}, after {attempts} in {}{why}",
-                failure.what,
-                seconds(began.elapsed())
-            );
-            return Err(error(what).temporary());
-        }
-    }
-}
-
 impl Store for RemoteStore {
     fn list(&self, prefix: &str) -> Result<Vec<Object>, BoxError> {
         let folder = match prefix.strip_suffix('/').unwrap_or(prefix) {
@@ -461,7 +358,7 @@ impl Store for RemoteStore {
                 page(client, folder.clone(), token.clone(), limits)
             })?;
             for meta in page.objects {
-                objects.extend(self.listed(&meta)?);
+                objects.extend(self.listed(&meta, page.date)?);
             }
             page_token = page.next;
             if page_token.is_none() {
@@ -474,7 +371,7 @@ impl Store for RemoteStore {
 
     fn object(&self, key: &str) -> Result<Object, BoxError> {
         let path = self.path(key)?;
-        let meta = self.call(self.locate(key), Request::Look, move |client, limits| {
+        let looked = self.call(self.locate(key), Request::Look, move |client, limits| {
             let path = path.clone();
             async move {
                 let options = GetOptions {
@@ -483,13 +380,14 @@ impl Store for RemoteStore {
                 };
                 let looked = timeout(limits.silence, client.objects.get_opts(&path, options));
                 let looked = looked.await.map_err(|_| Failure::silence(limits.silence))?;
-                Ok(looked?.meta)
+                Ok((looked?.meta, date()))
             }
         })?;
+        let (meta, date) = looked;
         Ok(Object {
             key: key.to_owned(),
             bytes: meta.size,
-            version: version(&meta),
+            version: version(&meta, date),
         })
     }
 
@@ -528,11 +426,15 @@ impl Store for RemoteStore {
             _ => format!("{}/{key}", self.url),
         }
     }
+
+    fn origin(&self) -> String {
+        self.origin.clone()
+    }
 }
 
 impl RemoteStore {
     /// The object of an entry of a listing; `None` for the folder itself.
-    fn listed(&self, meta: &ObjectMeta) -> Result<Option<Object>, BoxError> {
+    fn listed(&self, meta: &ObjectMeta, date: Option<u64>) -> Result<Option<Object>, BoxError> {
         let path = meta.location.as_ref();
         let key = match &*self.prefix {
             "" => Some(path),
@@ -551,7 +453,7 @@ impl RemoteStore {
         Ok((!key.is_empty()).then(|| Object {
             key: key.to_owned(),
             bytes: meta.size,
-            version: version(meta),
+            version: version(meta, date),
         }))
     }
 }
@@ -559,146 +461,6 @@ impl RemoteStore {
 impl fmt::Debug for RemoteStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RemoteStore({:?})", self.url)
-    }
-}
-
-/// A page of a listing.
-struct Page {
-    objects: Vec<ObjectMeta>,
-    next: Option<String>,
-}
-
-async fn page(
-    client: Client,
-    folder: Path,
-    token: Option<String>,
-    limits: Limits,
-) -> Result<Page, Miss> {
-    let Some(pages) = client.pages else {
-        // (It comes as a whole, and what is sent of it is not seen: the call's own limit ends it.)
-        let folder = Some(folder).filter(|folder| !folder.as_ref().is_empty());
-        let mut list = client.objects.list(folder.as_ref());
-        let mut objects = Vec::new();
-        while let Some(meta) = list.next().await {
-            objects.push(meta?);
-        }
-        return Ok(Page {
-            objects,
-            next: None,
-        });
-    };
-    let prefix = match folder.as_ref() {
-        "" => None,
-        folder => Some(format!("{folder}/")),
-    };
-    let options = PaginatedListOptions {
-        page_token: token,
-        ..PaginatedListOptions::default()
-    };
-    let page = timeout(
-        limits.silence,
-        pages.list_paginated(prefix.as_deref(), options),
-    );
-    let page = page.await.map_err(|_| Failure::silence(limits.silence))??;
-    Ok(Page {
-        objects: page.result.objects,
-        next: page.page_token,
-    })
-}
-
-async fn read(
-    client: Client,
-    path: Path,
-    object: Arc<Object>,
-    range: Range<u64>,
-    limits: Limits,
-) -> Result<Vec<u8>, Miss> {
-    let silence = |_| Failure::silence(limits.silence);
-    // All of an object comes from servers that know no ranges, too.
-    let is_whole = range == (0..object.bytes);
-    let length = (range.end - range.start) as usize; // it was looked at before
-    let options = GetOptions {
-        range: (!is_whole).then_some(GetRange::Bounded(range)),
-        if_match: object.version.as_deref().and_then(condition),
-        ..GetOptions::default()
-    };
-    let got = timeout(limits.silence, client.objects.get_opts(&path, options));
-    let got = got.await.map_err(silence)??;
-    compare(&object, &got.meta)?;
-    let mut bytes = Vec::new();
-    bytes.try_reserve_exact(length).map_err(|_| {
-        Failure::lasting(
-            StoreErrorKind::Other,
-            format!("there is no memory for {length} bytes"),
-        )
-    })?;
-    let mut body = got.into_stream();
-    while let Some(part) = timeout(limits.silence, body.next())
-        .await
-        .map_err(silence)?
-    {
-        let part = part?;
-        if part.len() > length - bytes.len() {
-            let what =
-                format!("the server has sent more than the {length} bytes that it was asked for");
-            return Err(Failure::temporary(what).into());
-        }
-        bytes.extend_from_slice(&part);
-    }
-    if bytes.len() < length {
-        let what = format!("the server has sent {} of {length} bytes", bytes.len());
-        return Err(Failure::temporary(what).into());
-    }
-    Ok(bytes)
-}
-
-/// How a version is written that is the time of the last change.
-const MODIFIED: &str = "modified ";
-
-/// What tells an object from what it was before.
-fn version(meta: &ObjectMeta) -> Option<String> {
-    match &meta.e_tag {
-        Some(tag) if !tag.is_empty() => Some(strong(tag)),
-        _ => {
-            let seconds = meta.last_modified.timestamp();
-            (seconds != 0).then(|| format!("{MODIFIED}{seconds}")) // 0: the server did not say
-        }
-    }
-}
-
-/// An ETag in quotes. (Azure lists them without.)
-fn strong(tag: &str) -> String {
-    match tag.starts_with(['"', 'W']) {
-        true => tag.to_owned(),
-        false => format!("\"{tag}\""),
-    }
-}
-
-/// The ETag that a request may ask for: a weak one never matches (RFC 9110, 13.1.1).
-fn condition(version: &str) -> Option<String> {
-    version.starts_with('"').then(|| version.to_owned())
-}
-
-/// Whether what the server sends is of the object that was listed.
-fn compare(object: &Object, meta: &ObjectMeta) -> Result<(), Failure> {
-    let changed = |what: String| Failure::lasting(StoreErrorKind::Changed, changed(&what));
-    if meta.size != object.bytes {
-        let (had, has) = (object.bytes, meta.size);
-        return Err(changed(format!("it had {had} bytes and has {has}")));
-    }
-    let Some(listed) = &object.version else {
-        return Ok(());
-    };
-    let now = match listed.starts_with(MODIFIED) {
-        true => Some(format!("{MODIFIED}{}", meta.last_modified.timestamp())),
-        false => meta.e_tag.as_deref().map(strong),
-    };
-    match now {
-        Some(now) if now == *listed => Ok(()),
-        Some(now) => Err(changed(format!("its version was {listed}, and is {now}"))),
-        None => Err(changed(format!(
-            "its version was {listed}, and the server says none now"
-        ))),
     }
 }
 

@@ -55,7 +55,7 @@ pub(super) fn retry_after(text: &str, now: u64) -> Option<Duration> {
 }
 
 /// A date such as `Sun, 06 Nov 1994 08:49:37 GMT`, as seconds since 1970.
-fn date(text: &str) -> Option<u64> {
+pub(super) fn date(text: &str) -> Option<u64> {
     const MONTHS: &str = "JanFebMarAprMayJunJulAugSepOctNovDec";
     let words: Vec<&str> = text.split([' ', ':']).collect();
     let [_, day, month, year, hour, minute, second, "GMT"] = words[..] else {

@@ -10,6 +10,7 @@
 //! PINFEED_SECONDS=60 PINFEED_SEED=$RANDOM cargo test --lib store::cache::simulation -- --nocapture
 //! ```
 
+mod holding;
 mod objects;
 mod policy;
 mod processes;

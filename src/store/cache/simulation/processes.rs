@@ -70,7 +70,8 @@ impl Plan {
                 Ok(bytes) => assert_eq!(bytes, Objects::bytes(object, start..end), "{self:?}"),
                 Err(error) => assert!(is_temporary(&error), "{self:?}: {error}"),
             }
-            assert_eq!(cache.parts.load(Ordering::Relaxed), 0, "{self:?}");
+            let parts = &cache.per_process.shared().parts;
+            assert_eq!(parts.load(Ordering::Relaxed), 0, "{self:?}");
         }
     }
 

@@ -6,7 +6,9 @@ use std::panic::resume_unwind;
 
 use super::Draws;
 use crate::store::cache::files::Files;
+use crate::store::cache::ledger;
 use crate::store::cache::page::Page;
+use crate::store::cache::shared::Folder;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard};
 
 /// What a thread unwinds with whose process was killed.
@@ -52,6 +54,13 @@ struct State {
     used: u64,
     /// The most that pages and parts had together at any time.
     most_bytes: u64,
+    /// How many operations were done since the ledger was locked, each name of a listing being one; and the most of them.
+    under_ledger: u64,
+    most_under_ledger: u64,
+    /// How often the folder was listed.
+    lists: u64,
+    /// How often the machine has begun.
+    boots: u64,
 }
 
 #[derive(Default)]
@@ -107,6 +116,10 @@ impl World {
                 room: u64::MAX,
                 used: 0,
                 most_bytes: 0,
+                under_ledger: 0,
+                most_under_ledger: 0,
+                lists: 0,
+                boots: 1,
             }),
             changed: Condvar::default(),
         })
@@ -147,6 +160,32 @@ impl World {
         self.state.lock().most_bytes
     }
 
+    /// The most operations that were done while the ledger was locked once.
+    pub(super) fn most_under_ledger(&self) -> u64 {
+        self.state.lock().most_under_ledger
+    }
+
+    /// How often the folder was listed.
+    pub(super) fn lists(&self) -> u64 {
+        self.state.lock().lists
+    }
+
+    /// That is counted from here on.
+    pub(super) fn forget_most(&self) {
+        self.state.lock().most_under_ledger = 0;
+    }
+
+    /// Somebody removes so many pages.
+    pub(super) fn remove_by_hand(&self, pages: usize) {
+        let mut state = self.state.lock();
+        let names = state.names.keys();
+        let names = names.filter(|name| Page::of_file(name).is_some());
+        let names: Vec<String> = names.take(pages).cloned().collect();
+        for name in names {
+            state.remove(&name);
+        }
+    }
+
     /// What pages and parts have together, and how many parts there are.
     pub(super) fn used(&self) -> (u64, usize) {
         let state = self.state.lock();
@@ -164,9 +203,14 @@ impl World {
         let mut draws = Draws(seed);
         let mut state = self.state.lock();
         let State {
-            files, names, open, ..
+            files,
+            names,
+            open,
+            boots,
+            ..
         } = &mut *state;
         open.clear();
+        *boots += 1;
         names.retain(|_, _| !draws.once_in(12));
         files.retain(|inode, _| names.values().any(|named| named == inode));
         for inode in files.values_mut() {
@@ -222,6 +266,7 @@ impl World {
             Fate::Happens => {
                 let result = happens(&mut state, false);
                 state.note();
+                state.note_ledger(process, 1);
                 self.go_on(&mut state, process);
                 result
             }
@@ -341,6 +386,18 @@ impl State {
         self.turn = Some(able[chosen]);
     }
 
+    /// A process has done something: if it has the ledger, others may wait meanwhile.
+    fn note_ledger(&mut self, process: usize, operations: u64) {
+        let inode = self.names.get(ledger::NAME);
+        let holder = inode.and_then(|inode| self.files.get(inode)?.holder);
+        match holder.and_then(|handle| self.open.get(&handle)) {
+            None => self.under_ledger = 0,
+            Some(open) if open.process == process => self.under_ledger += operations,
+            Some(_) => {}
+        }
+        self.most_under_ledger = self.most_under_ledger.max(self.under_ledger);
+    }
+
     fn note(&mut self) {
         self.most_bytes = self.most_bytes.max(self.used);
     }
@@ -365,6 +422,9 @@ impl State {
         };
         if inode.holder == Some(handle) {
             inode.holder = None;
+            if self.names.get(ledger::NAME) == Some(&open.inode) {
+                self.under_ledger = 0;
+            }
             // They look again.
             self.processes
                 .iter_mut()
@@ -372,6 +432,22 @@ impl State {
         }
         if !inode.is_named && !self.is_open(open.inode) {
             self.files.remove(&open.inode);
+        }
+    }
+
+    fn remove(&mut self, name: &str) {
+        let Some(number) = self.names.remove(name) else {
+            return;
+        };
+        let is_open = self.is_open(number);
+        if let Some(inode) = self.files.get_mut(&number) {
+            if std::mem::take(&mut inode.counts) {
+                self.used -= inode.bytes.len() as u64;
+            }
+            inode.is_named = false;
+            if !is_open {
+                self.files.remove(&number);
+            }
         }
     }
 
@@ -567,31 +643,31 @@ impl Files for SimulatedFiles {
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.world.operation(self.process, true, |state, _| {
-            let Some(number) = state.names.remove(name) else {
-                return Ok(());
-            };
-            let is_open = state.is_open(number);
-            if let Some(inode) = state.files.get_mut(&number) {
-                if std::mem::take(&mut inode.counts) {
-                    state.used -= inode.bytes.len() as u64;
-                }
-                inode.is_named = false;
-                if !is_open {
-                    state.files.remove(&number);
-                }
-            }
+            state.remove(name);
             Ok(())
         })
     }
 
     fn list(&self) -> io::Result<Vec<(String, u64)>> {
-        self.world.operation(self.process, false, |state, _| {
+        let process = self.process;
+        self.world.operation(process, false, |state, _| {
+            state.lists += 1;
+            state.note_ledger(process, state.names.len() as u64);
             let names = state.names.iter();
             let len = |inode: &u64| state.files[inode].bytes.len() as u64;
             Ok(names
                 .map(|(name, inode)| (name.clone(), len(inode)))
                 .collect())
         })
+    }
+
+    /// (Each process has its own memory.)
+    fn folder(&self) -> Option<Folder> {
+        None
+    }
+
+    fn boot(&self) -> u64 {
+        self.world.state.lock().boots
     }
 
     fn place(&self) -> String {
