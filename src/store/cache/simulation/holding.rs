@@ -1,6 +1,7 @@
 //! How long others wait for the ledger, and what an operation that fails leaves.
 
 use std::io::ErrorKind;
+use std::rc::Rc;
 
 use super::world::{Fault, World};
 use super::{Objects, PAGE, PAGE_FILE, cache};
@@ -76,7 +77,7 @@ fn stamps_are_read_while_others_may_change_names() {
     for page in 0..4 {
         let range = page * PAGE..(page + 1) * PAGE;
         let read = || cache.read(&more, range.clone());
-        with_next_use(Some(next), read).unwrap();
+        with_next_use(Some(Rc::new(move || next)), read).unwrap();
     }
     assert_eq!(count(&cache.counters.kept), 4);
     let most = world.most_under_ledger();
