@@ -15,7 +15,9 @@ fn cause<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a (dyn StdError + 
     if let Some(error) = error.downcast_ref::<Error>() {
         return error.cause();
     }
-    let document = error.downcast_ref().map(|error: &DocumentError| &error.cause);
+    let document = error
+        .downcast_ref()
+        .map(|error: &DocumentError| &error.cause);
     let item = error.downcast_ref().map(|error: &ItemError| &error.cause);
     let temporary = error.downcast_ref().map(|error: &Temporary| &error.0);
     let again = error.downcast_ref().map(|error: &Again| &error.0);

@@ -129,7 +129,11 @@ fn check<S: IterableDataset<Sample = i64>>(what: &str, make: impl Fn(Flaky) -> S
         make(Flaky { at, times })
     };
     let expected = epoch(&flaky(0, 0), None);
-    assert!(expected.samples.len() > 3, "{what}: {}", expected.samples.len());
+    assert!(
+        expected.samples.len() > 3,
+        "{what}: {}",
+        expected.samples.len()
+    );
     for at in 0..=LEN {
         let times = 1 + at % 3;
         let given = epoch(&flaky(at, times), None);
@@ -138,7 +142,11 @@ fn check<S: IterableDataset<Sample = i64>>(what: &str, make: impl Fn(Flaky) -> S
         assert!(given.states == expected.states, "{case}: other states");
         for (before, state) in &given.paused {
             let rest = epoch(&flaky(0, 0), Some((*before, state)));
-            assert_eq!(rest.samples, expected.samples[*before..], "{case}: from there");
+            assert_eq!(
+                rest.samples,
+                expected.samples[*before..],
+                "{case}: from there"
+            );
         }
     }
     for (before, state) in (1..).zip(&expected.states).step_by(5) {
@@ -146,7 +154,10 @@ fn check<S: IterableDataset<Sample = i64>>(what: &str, make: impl Fn(Flaky) -> S
             let rest = epoch(&flaky(at, 2), Some((before, state)));
             let case = format!("{what}: before item {at}, resumed behind {before}");
             assert_eq!(rest.samples, expected.samples[before..], "{case}");
-            assert!(rest.states == expected.states[before..], "{case}: other states");
+            assert!(
+                rest.states == expected.states[before..],
+                "{case}: other states"
+            );
         }
     }
 }
@@ -219,5 +230,10 @@ fn row_sums<S>(rows: S) -> impl IterableDataset<Sample = i64>
 where
     S: IterableDataset<Sample = crate::tensor::PackedRow<u32>>,
 {
-    rows.map(|row, _| Ok((1..).zip(&row.tokens).map(|(at, token)| at * i64::from(*token)).sum()))
+    rows.map(|row, _| {
+        Ok((1..)
+            .zip(&row.tokens)
+            .map(|(at, token)| at * i64::from(*token))
+            .sum())
+    })
 }

@@ -164,8 +164,10 @@ where
         if state.number()? != self.batch_size as u64 {
             return Err(wrong());
         }
-        self.windows
-            .seek(Stand::read(state)?, arranged(self.batch_size, self.seed, self.epoch))
+        self.windows.seek(
+            Stand::read(state)?,
+            arranged(self.batch_size, self.seed, self.epoch),
+        )
     }
 }
 

@@ -41,6 +41,7 @@ where
             items: Loaded::open(&self.source, epoch, shard)?,
             f: Arc::clone(&self.f),
             open: None,
+            before: None,
         })
     }
 
@@ -76,6 +77,8 @@ pub struct FlatMapIter<S: IterableDataset, F, I: IntoIterator> {
     f: Arc<F>,
     /// The item whose parts are given out.
     open: Option<Open<I::IntoIter>>,
+    /// Where the iterable stood when the item behind that was asked for.
+    before: Option<Vec<u8>>,
 }
 
 struct Open<P> {
@@ -95,12 +98,16 @@ where
 {
     /// Opens the next item.
     fn pull(&mut self) -> Asked<()> {
-        let before = self.items.state(Tag::FlatMap);
+        // (Not again, if there was nothing for now: states are those of a run in which there was.)
+        if self.before.is_none() {
+            self.before = self.items.state(Tag::FlatMap);
+        }
         let f = &self.f;
         let parts = |sample, rng: &mut SampleRng| Ok(f(sample, rng)?.into_iter());
         let Some((number, parts)) = self.items.next(parts)? else {
             return Ok(None);
         };
+        let before = self.before.take();
         let opened = parts.map(|parts| {
             self.open = Some(Open {
                 parts,
@@ -109,7 +116,9 @@ where
                 before,
             });
         });
-        Ok(Some(opened.map_err(|cause| ItemError::of(number, None, cause))))
+        Ok(Some(
+            opened.map_err(|cause| ItemError::of(number, None, cause)),
+        ))
     }
 
     fn step(&mut self) -> Asked<T> {

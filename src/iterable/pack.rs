@@ -264,6 +264,8 @@ struct Concatenate<I, D> {
     row: Vec<(Arc<D>, Range<usize>)>,
     /// Where that row begins.
     start: Start,
+    /// Where the iterable stood when the document behind those was asked for.
+    before: Option<Vec<u8>>,
     is_over: bool,
 }
 
@@ -290,6 +292,7 @@ impl<D: Document, I: ItemIter<Item = Arc<D>>> Concatenate<I, D> {
             open: None,
             row: Vec::new(),
             start: Start::default(),
+            before: None,
             is_over: false,
         }
     }
@@ -342,11 +345,15 @@ impl<D: Document, I: ItemIter<Item = Arc<D>>> Concatenate<I, D> {
         if self.is_over {
             return Ok(None);
         }
-        let before = self.documents.state();
+        // (Not again, if there was nothing for now: states are those of a run in which there was.)
+        if self.before.is_none() {
+            self.before = self.documents.state();
+        }
         let Some(document) = ask(&mut self.documents)? else {
             self.is_over = true;
             return Ok(None);
         };
+        let before = self.before.take();
         Ok(Some(document.map(|document| {
             self.open = Some(Open {
                 document,

@@ -108,7 +108,9 @@ impl<I: ItemIter, T> Windows<I, T> {
     fn pull(&mut self, count: usize) -> Result<(), NoItem> {
         while !self.is_over && self.next.len() < count {
             progress()?;
-            if self.next.is_empty() {
+            // (Not again, if there was nothing for now: it may have come closer to its next item meanwhile, and a state would differ from that of
+            // a run in which there was.)
+            if self.next.is_empty() && self.next_state.is_none() {
                 self.next_state = self.inner.state();
             }
             match ask(&mut self.inner)? {
@@ -144,8 +146,7 @@ impl<I: ItemIter, T> Windows<I, T> {
     /// Where the iterable inside stood behind the window that is given out; before the first, if there is none yet.
     fn behind(&self) -> Option<Vec<u8>> {
         match self.window {
-            0 if self.next.is_empty() => self.inner.state(),
-            0 => self.next_state.clone(),
+            0 => self.next_state.clone().or_else(|| self.inner.state()),
             _ => self.behind.clone(),
         }
     }

@@ -241,7 +241,9 @@ where
             batch_rows: rows,
             // Batches were planned before it was known that there would be no items for one of them, or fewer. What an item draws follows
             // from its number, whatever batch it is in.
-            start: first.saturating_mul(place.step).saturating_add(place.start % place.step),
+            start: first
+                .saturating_mul(place.step)
+                .saturating_add(place.start % place.step),
             ..place
         };
         let reached = Reached {
