@@ -199,6 +199,9 @@ impl<I: ItemIter, T> Windows<I, T> {
     }
 }
 
+/// What marks the size in a state that says where the window ends.
+const WITH_END: u64 = 1 << 63;
+
 /// Where windows stand, as a state says it.
 #[derive(Debug)]
 pub(super) struct Stand {
@@ -214,7 +217,8 @@ pub(super) struct Stand {
 
 impl Stand {
     pub(super) fn write(&self, state: Writer) -> Vec<u8> {
-        let state = state.number(self.size).number(self.window);
+        let mark = if self.end.is_some() { WITH_END } else { 0 };
+        let state = state.number(self.size | mark).number(self.window);
         let state = state.number(self.given).inner(&self.inner);
         match &self.end {
             None => state.finish(),
@@ -225,13 +229,13 @@ impl Stand {
     pub(super) fn read(mut state: Reader<'_>) -> Result<Stand, BoxError> {
         let (size, window, given) = (state.number()?, state.number()?, state.number()?);
         let inner = state.inner()?.to_vec();
-        let end = match state.is_empty() {
-            true => None,
-            false => Some((state.number()?, state.inner()?.to_vec())),
+        let end = match size & WITH_END {
+            0 => None,
+            _ => Some((state.number()?, state.inner()?.to_vec())),
         };
         state.end()?;
         Ok(Stand {
-            size,
+            size: size & !WITH_END,
             window,
             given,
             inner,
