@@ -237,3 +237,61 @@ where
             .sum())
     })
 }
+
+/// What a window had, and where it ended, is compared when a run goes on within it: whatever makes windows.
+#[test]
+fn a_window_that_is_another_one_is_refused() {
+    struct Longer(i64);
+
+    impl IterableDataset for Longer {
+        type Item = i64;
+        type Sample = i64;
+        type Iter = Numbers;
+
+        fn open(&self, _: u64, _: Shard) -> Result<Numbers, BoxError> {
+            Ok(Numbers(0, self.0))
+        }
+
+        fn load(&self, item: i64, _: &mut SampleRng) -> Result<i64, BoxError> {
+            Ok(item)
+        }
+    }
+
+    /// 0, 1, .. 5, of which one is missing at first.
+    struct Numbers(i64, i64);
+
+    impl ItemIter for Numbers {
+        type Item = i64;
+
+        fn next(&mut self) -> Option<Result<i64, BoxError>> {
+            self.0 += 1 + i64::from(self.0 + 1 == self.1);
+            (self.0 <= 6).then_some(Ok(self.0 - 1))
+        }
+
+        fn state(&self) -> Option<Vec<u8>> {
+            Some(vec![self.0 as u8])
+        }
+
+        fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
+            self.0 = i64::from(state[0]);
+            Ok(())
+        }
+    }
+
+    fn refuses<S: IterableDataset>(make: impl Fn(Longer) -> S) {
+        let [mut before, mut same, mut after] =
+            [3, 3, 100].map(|missing| make(Longer(missing)).open(0, Shard::new(0, 1, 7)).unwrap());
+        before.next().unwrap().map(drop).unwrap();
+        let state = before.state().unwrap();
+        same.seek(&state).unwrap();
+        let error = after.seek(&state).unwrap_err().to_string();
+        assert!(error.contains("go on from an earlier state"), "{error}");
+    }
+
+    refuses(|source| source.shuffle(4));
+    refuses(|source| source.bucket_by_length(2, |_| 1).unwrap().with_buffer(2));
+    refuses(|source| {
+        let documents = source.map(|number, _| Ok(vec![number as u32; 2]));
+        documents.pack(4).unwrap().with_best_fit(4)
+    });
+}
