@@ -12,12 +12,13 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use pinfeed::device::Hostile;
 use pinfeed::error::Temporary;
 use pinfeed::iterable::IterableDataset;
 use pinfeed::loader::{Iterable, IterableState, OnError, World};
 use pinfeed::store::{LocalFiles, Object, Store};
 use pinfeed::webdataset::{ShardError, WebDataset, WebDatasetBuilder, WebSample, WebStream};
-use pinfeed::{BoxError, DataLoader, Error, SampleRng};
+use pinfeed::{BoxError, DataLoader, Device, Error, SampleRng};
 use proptest::prelude::*;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
@@ -995,6 +996,83 @@ fn a_store_that_comes_back_costs_no_sample() {
     }
 }
 
+/// Batches that go to a device, and what is told of them, too.
+#[test]
+fn what_a_device_gets_is_what_it_would_have_had() {
+    for hostile in [false, true] {
+        let device = match hostile {
+            true => Device::hostile(Hostile::default()).unwrap(),
+            false => Device::cpu(),
+        };
+        let store = Arc::new(shards(&[12, 12, 12]));
+        let stream = numbers(Arc::clone(&store))
+            .shuffle(7)
+            .map(|number, _| Ok(number as i64));
+        let builder = DataLoader::iterable(stream).batch_size(5).seed(7);
+        let loader = builder.num_workers(2).pin_memory(&device).build().unwrap();
+        let take = |falls: bool| {
+            let (mut given, mut indices, mut errors) = (Vec::new(), Vec::new(), 0);
+            if falls {
+                store.trap("001.tar", 9_000, Trap::FailsInAWord);
+            }
+            for batch in loader.epoch(0).prefetch_to_device(&device, 2).with_info() {
+                match batch {
+                    Ok((batch, info)) => {
+                        given.push(
+                            batch
+                                .to_host(true)
+                                .unwrap()
+                                .wait()
+                                .unwrap()
+                                .as_slice()
+                                .to_vec(),
+                        );
+                        indices.extend(info.indices());
+                    }
+                    Err(_) => errors += 1,
+                }
+                if errors == 3 {
+                    *store.trap.lock().unwrap() = None;
+                }
+            }
+            (given, indices, errors >= 3)
+        };
+        let expected = take(false);
+        assert!(expected.1.iter().copied().eq(0..36) && !expected.2);
+        assert_eq!(take(true), (expected.0, expected.1, true));
+    }
+}
+
+/// A listing that fails for now is told; without one, shards are asked for by themselves.
+#[test]
+fn a_listing_that_fails_for_now_is_not_taken_for_none() {
+    struct Unlisted(Memory, bool);
+
+    impl Store for Unlisted {
+        fn list(&self, _: &str) -> Result<Vec<Object>, BoxError> {
+            Err(match self.1 {
+                true => Temporary::new("busy").into(),
+                false => "lists are forbidden".into(),
+            })
+        }
+
+        fn object(&self, key: &str) -> Result<Object, BoxError> {
+            self.0.object(key)
+        }
+
+        fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
+            self.0.read(object, range)
+        }
+    }
+
+    let build = |is_busy| {
+        let store = Unlisted(shards(&[5, 3]), is_busy);
+        WebDataset::builder(store, "{000.tar.gz,001.tar}").stream(number)
+    };
+    assert_eq!(all(&single(build(false).unwrap()), 0).len(), 8);
+    assert!(build(true).unwrap_err().to_string().contains("busy"));
+}
+
 /// A store that stays away: a program that stops at the first error does, and so does one that stops at the tenth. Each goes on later.
 #[test]
 fn a_store_that_stays_away_is_an_error_for_each_batch() {
@@ -1026,6 +1104,14 @@ fn a_store_that_stays_away_is_an_error_for_each_batch() {
         given.extend(rest.flat_map(Result::unwrap));
         assert!(given == whole, "{most}");
     }
+    // Whatever the quota, it is told in the end.
+    store.trap("001.tar", 9_000, Trap::Fails);
+    let skips = OnError::Skip { at_most: u64::MAX };
+    let loader = drawing(numbers(Arc::clone(&store)).shuffle(10), 4, 2, skips);
+    let mut results = loader.epoch(0);
+    let mut errors = std::iter::from_fn(|| results.find_map(Result::err)).take(2);
+    assert!(errors.all(|error| error.to_string().contains("503")));
+    assert!(loader.stats().bad.skipped >= 32, "{}", loader.stats());
 }
 
 /// What is lost for good is one error. If it comes back nevertheless, a state within a window that it was in is refused.

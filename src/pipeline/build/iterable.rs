@@ -214,13 +214,19 @@ where
         place: Place,
         offload: Offload,
     ) -> Result<Pulled<C::Batch>> {
+        // (How often it was asked in vain, since it had so many items.)
+        let (mut in_vain, mut had) = (0, self.begun.len());
         let (is_last, state) = loop {
             let error = match self.fill() {
                 Ok(filled) => break filled,
                 Err(error) => error,
             };
+            if self.begun.len() > had {
+                (in_vain, had) = (0, self.begun.len());
+            }
+            let (on_error, meter) = (self.parts.on_error, &context.meter);
             match error.downcast::<Again>() {
-                Ok(again) if self.parts.on_error.asks_again(&again.0, &context.meter) => {}
+                Ok(again) if on_error.asks_again(in_vain, &again.0, meter) => in_vain += 1,
                 Ok(again) => return Ok(Pulled::NotNow(self.not_now(place, again.0))),
                 Err(source) => {
                     let epoch = self.epoch;

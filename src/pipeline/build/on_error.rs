@@ -71,7 +71,7 @@ pub enum OnError {
     /// [`Replace`](OnError::Replace).
     ///
     /// An iterable that has nothing for now, such as a stream of shards whose store does not answer, has lost no sample. It is asked again, at
-    /// once, and that counts as one in the quota.
+    /// once, and that counts as one in the quota. After sixteen times without an item, there is an error in place of the batch.
     Skip {
         /// How many samples of an epoch may be left out.
         at_most: u64,
@@ -212,11 +212,15 @@ impl OnError {
     }
 
     /// An iterable has no item for now, which costs none: whether it is asked again at once, and that is counted as a sample that is left out.
+    /// `in_vain`: how often it was.
     #[cold]
-    pub(crate) fn asks_again(self, error: &BoxError, meter: &Meter) -> bool {
+    pub(crate) fn asks_again(self, in_vain: u32, error: &BoxError, meter: &Meter) -> bool {
         let OnError::Skip { at_most } = self else {
             return false;
         };
+        if in_vain == MOST_ATTEMPTS {
+            return false;
+        }
         if !meter.skipped.add_up_to(at_most) {
             note_used_up(self, meter);
             return false;

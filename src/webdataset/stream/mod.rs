@@ -61,7 +61,7 @@ const OPEN_SHARDS: usize = 4;
 /// # Errors
 ///
 /// The stream goes on behind each of these, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves them out. They are
-/// [`ShardError`]s, which name shard and key.
+/// [`ShardError`]s, which name shard and key; but what a store says that names the object itself stays its own error.
 ///
 /// - A sample that lacks a field, has one twice, or the key of another before it in its shard, is an error in its place.
 /// - A shard that cannot be read any further (cut off, damaged, a wrong checksum, gone from its store) is one error, in place of all that
@@ -69,7 +69,8 @@ const OPEN_SHARDS: usize = 4;
 /// - A store that does not answer for now (its error is [`Temporary`](crate::error::Temporary), or one of the system's that come and go)
 ///   costs no sample. There is an error in place of the next batch, and the batch behind that has the samples that it would have had: it asks
 ///   again, at the same place. Batches, random numbers and states are those of a run that met no error, and a run that stops at the error
-///   resumes exactly. With [`OnError::Skip`](crate::loader::OnError::Skip) it is asked again at once, as often as the quota says.
+///   resumes exactly. With [`OnError::Skip`](crate::loader::OnError::Skip) it is asked again at once, as often as the quota
+///   says, and sixteen times in a row at most.
 ///
 /// *A store that stays away* is asked again for each batch, without a limit of ours: each is an error, after as long as the store itself
 /// tries. So a loop that logs errors and goes on does not end; let it stop at the first one, or count them.
