@@ -21,6 +21,9 @@ pub(super) struct Loaded<S: IterableDataset> {
     next: u64,
 }
 
+/// An item's number, and what it came to; `None` at the end.
+pub(super) type Numbered<R> = Option<(u64, Result<R, BoxError>)>;
+
 impl<S: IterableDataset> Loaded<S> {
     pub(super) fn open(source: &Arc<S>, epoch: u64, shard: Shard) -> Result<Loaded<S>, BoxError> {
         Ok(Loaded {
@@ -42,7 +45,7 @@ impl<S: IterableDataset> Loaded<S> {
     pub(super) fn next<R>(
         &mut self,
         use_it: impl FnOnce(S::Sample, &mut SampleRng) -> Result<R, BoxError>,
-    ) -> Result<Option<(u64, Result<R, BoxError>)>, NoItem> {
+    ) -> Result<Numbered<R>, NoItem> {
         let Some(item) = ask(&mut self.inner)? else {
             return Ok(None);
         };
