@@ -9,7 +9,6 @@ use crate::store::Object;
 ///
 /// # Examples
 ///
-/// ```
 /// Which shard to fetch again:
 ///
 /// ```
