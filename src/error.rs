@@ -1,6 +1,7 @@
 //! The error type: what went wrong, where, and what to do about it.
 
 mod again;
+mod causes;
 mod display;
 mod document;
 mod interrupted;
@@ -15,7 +16,9 @@ use self::display::FieldName;
 use self::shapes::what_fits;
 use crate::shape::{DType, Shape};
 
-pub(crate) use again::Again;
+pub(crate) use again::{Again, Refused};
+#[cfg(feature = "webdataset")]
+pub(crate) use causes::causes;
 pub use document::DocumentError;
 pub use interrupted::Interrupted;
 pub use item::ItemError;

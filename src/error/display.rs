@@ -193,7 +193,7 @@ impl StdError for Error {
 
 impl Error {
     /// The error that caused this one.
-    fn cause(&self) -> Option<&(dyn StdError + 'static)> {
+    pub(super) fn cause(&self) -> Option<&(dyn StdError + 'static)> {
         match self {
             Error::Sample(_, cause)
             | Error::Source(cause)

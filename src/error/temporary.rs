@@ -4,7 +4,8 @@ use std::error::Error as StdError;
 use std::fmt;
 use std::io;
 
-use super::{BoxError, DocumentError, Error, ItemError};
+use super::BoxError;
+use super::causes::causes;
 
 /// Marks an error as temporary: a data set returns it where trying again may help
 /// ([`Builder::retry`](crate::loader::Builder::retry)).
@@ -26,7 +27,7 @@ use super::{BoxError, DocumentError, Error, ItemError};
 ///
 /// let samples = from_fn(100, |index, _| download(index));
 /// ```
-pub struct Temporary(BoxError);
+pub struct Temporary(pub(super) BoxError);
 
 impl Temporary {
     /// Marks this error.
@@ -61,25 +62,10 @@ impl StdError for Temporary {
 /// Whether an error says that trying again may help: it, or one that it is caused by, is [`Temporary`], or one of the system's that come
 /// and go (of the network, of a file system on it, or an interruption).
 pub(crate) fn is_temporary(error: &BoxError) -> bool {
-    let mut link: Option<&(dyn StdError + 'static)> = Some(&**error);
-    while let Some(error) = link {
-        let io = match error.downcast_ref::<Error>() {
-            Some(Error::Io { source, .. }) => Some(source),
-            _ => error.downcast_ref::<io::Error>(),
-        };
-        // (It prints its cause itself, so the cause is not its source.)
-        let document = error.downcast_ref::<DocumentError>();
-        let item = error.downcast_ref::<ItemError>();
-        let cause = document
-            .map(|error| &error.cause)
-            .or(item.map(|error| &error.cause));
-        let is_temporary = cause.is_some_and(is_temporary);
-        if is_temporary || error.is::<Temporary>() || io.is_some_and(comes_and_goes) {
-            return true;
-        }
-        link = error.source();
-    }
-    false
+    causes(&**error).any(|error| {
+        let io = error.downcast_ref::<io::Error>();
+        error.is::<Temporary>() || io.is_some_and(comes_and_goes)
+    })
 }
 
 fn comes_and_goes(error: &io::Error) -> bool {
@@ -107,6 +93,7 @@ fn comes_and_goes(error: &io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::{DocumentError, Error, ItemError};
 
     #[test]
     fn what_may_go_away_is_told_from_what_stays() {

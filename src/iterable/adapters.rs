@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::ask::{Asked, ask, settled, told};
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::{ItemIter, IterableDataset, Left, Shard, progress};
 use crate::error::BoxError;
@@ -102,8 +103,12 @@ impl<I: ItemIter> ItemIter for TakeIter<I> {
     type Item = I::Item;
 
     fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
-        self.left = self.left.checked_sub(1)?;
-        self.inner.next()
+        let left = self.left.checked_sub(1)?;
+        let asked = ask(&mut self.inner);
+        if asked.is_ok() {
+            self.left = left;
+        }
+        told(asked)
     }
 
     fn state(&self) -> Option<Vec<u8>> {
@@ -166,21 +171,25 @@ impl<S: IterableDataset> IterableDataset for Skip<S> {
     }
 }
 
+impl<I: ItemIter> SkipIter<I> {
+    fn step(&mut self) -> Asked<I::Item> {
+        loop {
+            let item = ask(&mut self.inner)?;
+            if self.left == 0 || item.is_none() {
+                return Ok(item);
+            }
+            self.left -= 1;
+            drop(item);
+            progress()?;
+        }
+    }
+}
+
 impl<I: ItemIter> ItemIter for SkipIter<I> {
     type Item = I::Item;
 
     fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
-        loop {
-            let item = self.inner.next()?;
-            if self.left == 0 {
-                return Some(item);
-            }
-            self.left -= 1;
-            drop(item);
-            if let Err(interrupted) = progress() {
-                return Some(Err(interrupted.into()));
-            }
-        }
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {
@@ -223,6 +232,8 @@ pub struct ChainIter<A: IterableDataset, B: IterableDataset> {
     epoch: u64,
     shard: Shard,
     at: Either<A::Iter, B::Iter>,
+    /// The first one has ended, and the second is to be opened.
+    first_is_over: bool,
     is_over: bool,
 }
 
@@ -250,6 +261,7 @@ where
             epoch,
             shard,
             at: Either::First(self.first.open(epoch, shard.of_child(0))?),
+            first_is_over: false,
             is_over: false,
         })
     }
@@ -274,31 +286,38 @@ impl<A: IterableDataset, B: IterableDataset> ChainIter<A, B> {
         progress()?;
         Ok(second)
     }
+
+    fn step(&mut self) -> Asked<Either<A::Item, B::Item>> {
+        if self.is_over {
+            return Ok(None);
+        }
+        if let Either::First(first) = &mut self.at {
+            if !self.first_is_over
+                && let Some(item) = ask(first)?
+            {
+                return Ok(Some(item.map(Either::First)));
+            }
+            self.first_is_over = true;
+            match settled(self.open_second())? {
+                Ok(second) => self.at = Either::Second(second),
+                Err(error) => {
+                    self.is_over = true;
+                    return Ok(Some(Err(error)));
+                }
+            }
+        }
+        match &mut self.at {
+            Either::Second(second) => Ok(ask(second)?.map(|item| item.map(Either::Second))),
+            Either::First(_) => Ok(None),
+        }
+    }
 }
 
 impl<A: IterableDataset, B: IterableDataset> ItemIter for ChainIter<A, B> {
     type Item = Either<A::Item, B::Item>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
-        if self.is_over {
-            return None;
-        }
-        if let Either::First(first) = &mut self.at {
-            if let Some(item) = first.next() {
-                return Some(item.map(Either::First));
-            }
-            match self.open_second() {
-                Ok(second) => self.at = Either::Second(second),
-                Err(error) => {
-                    self.is_over = true;
-                    return Some(Err(error));
-                }
-            }
-        }
-        match &mut self.at {
-            Either::Second(second) => Some(second.next()?.map(Either::Second)),
-            Either::First(_) => None,
-        }
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {
@@ -359,8 +378,16 @@ pub struct RepeatIter<S: IterableDataset> {
     /// The number of the pass, and whether it gave an item.
     pass: u64,
     has_given: bool,
-    /// `None`: it is over.
-    inner: Option<S::Iter>,
+    at: Pass<S::Iter>,
+}
+
+/// Where a pass stands.
+enum Pass<I> {
+    Open(I),
+    /// It is opened when the next item is asked for.
+    Due,
+    /// It was the last.
+    Over,
 }
 
 impl<S> Repeat<S> {
@@ -385,10 +412,10 @@ impl<S: IterableDataset> IterableDataset for Repeat<S> {
             shard,
             pass: 0,
             has_given: false,
-            inner: None,
+            at: Pass::Over,
         };
         if self.times != Some(0) {
-            iter.inner = Some(iter.open()?);
+            iter.at = Pass::Open(iter.open()?);
         }
         Ok(iter)
     }
@@ -418,37 +445,51 @@ impl<S: IterableDataset> RepeatIter<S> {
     }
 }
 
+impl<S: IterableDataset> RepeatIter<S> {
+    fn step(&mut self) -> Asked<S::Item> {
+        loop {
+            match &mut self.at {
+                Pass::Over => return Ok(None),
+                Pass::Due => match settled(self.open_between())? {
+                    Ok(inner) => self.at = Pass::Open(inner),
+                    Err(error) => {
+                        self.at = Pass::Over;
+                        return Ok(Some(Err(error)));
+                    }
+                },
+                Pass::Open(inner) => {
+                    if let Some(item) = ask(inner)? {
+                        self.has_given = true;
+                        return Ok(Some(item));
+                    }
+                    self.pass += 1;
+                    let was_last = self.times.is_some_and(|times| self.pass >= times);
+                    // (An endless search for an item would hang.)
+                    let has_given = std::mem::take(&mut self.has_given);
+                    self.at = match was_last || !has_given {
+                        true => Pass::Over,
+                        false => Pass::Due,
+                    };
+                }
+            }
+        }
+    }
+}
+
 impl<S: IterableDataset> ItemIter for RepeatIter<S> {
     type Item = S::Item;
 
     fn next(&mut self) -> Option<Result<S::Item, BoxError>> {
-        loop {
-            if let Some(item) = self.inner.as_mut()?.next() {
-                self.has_given = true;
-                return Some(item);
-            }
-            self.inner = None;
-            self.pass += 1;
-            if self.times.is_some_and(|times| self.pass >= times) {
-                return None;
-            }
-            // (An endless search for an item would hang.)
-            if !std::mem::take(&mut self.has_given) {
-                return None;
-            }
-            match self.open_between() {
-                Ok(inner) => self.inner = Some(inner),
-                Err(error) => return Some(Err(error)),
-            }
-        }
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {
         let state = Writer::new(Tag::Repeat).number(self.pass);
         let state = state.number(u64::from(self.has_given));
-        Some(match &self.inner {
-            Some(inner) => state.number(0).inner(&inner.state()?).finish(),
-            None => state.number(1).inner(&[]).finish(),
+        Some(match &self.at {
+            Pass::Open(inner) => state.number(0).inner(&inner.state()?).finish(),
+            Pass::Over => state.number(1).inner(&[]).finish(),
+            Pass::Due => state.number(2).inner(&[]).finish(),
         })
     }
 
@@ -456,14 +497,18 @@ impl<S: IterableDataset> ItemIter for RepeatIter<S> {
         let mut state = Reader::new(Tag::Repeat, state)?;
         self.pass = state.number()?;
         self.has_given = state.number()? == 1;
-        let (is_over, inner) = (state.number()?, state.inner()?);
+        let (at, inner) = (state.number()?, state.inner()?);
         state.end()?;
-        self.inner = None;
-        if is_over == 0 {
-            let mut iter = self.open_between()?;
-            iter.seek(inner)?;
-            self.inner = Some(iter);
-        }
+        self.at = match at {
+            0 => {
+                let mut iter = self.open_between()?;
+                iter.seek(inner)?;
+                Pass::Open(iter)
+            }
+            1 => Pass::Over,
+            2 => Pass::Due,
+            _ => return Err(wrong()),
+        };
         Ok(())
     }
 }

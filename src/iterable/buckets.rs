@@ -2,9 +2,10 @@
 
 use std::fmt;
 
+use super::ask::{Asked, told};
 use super::loaded::Loaded;
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
-use super::windows::{Windows, shuffle};
+use super::windows::{Stand, Windows, shuffle};
 use super::{ItemIter, IterableDataset, Shard};
 use crate::error::{BoxError, Error, ItemError, Result};
 use crate::rng::{RngKey, SampleRng};
@@ -149,8 +150,8 @@ where
     type Item = S::Sample;
 
     fn next(&mut self) -> Option<Result<S::Sample, BoxError>> {
-        self.windows
-            .next(arranged(self.batch_size, self.seed, self.epoch))
+        let arrange = arranged(self.batch_size, self.seed, self.epoch);
+        told(self.windows.next(arrange))
     }
 
     fn state(&self) -> Option<Vec<u8>> {
@@ -163,8 +164,10 @@ where
         if state.number()? != self.batch_size as u64 {
             return Err(wrong());
         }
-        self.windows
-            .seek(state, arranged(self.batch_size, self.seed, self.epoch))
+        self.windows.seek(
+            Stand::read(state)?,
+            arranged(self.batch_size, self.seed, self.epoch),
+        )
     }
 }
 
@@ -185,6 +188,19 @@ struct Measured<S: IterableDataset, F> {
     length: Arc<F>,
 }
 
+impl<S, F> Measured<S, F>
+where
+    S: IterableDataset,
+    F: Fn(&S::Sample) -> usize,
+{
+    fn step(&mut self) -> Asked<(usize, S::Sample)> {
+        let length = &self.length;
+        let measured = |sample, _: &mut SampleRng| Ok((length(&sample), sample));
+        let next = self.items.next(measured)?;
+        Ok(next.map(|(number, item)| item.map_err(|cause| ItemError::of(number, None, cause))))
+    }
+}
+
 impl<S, F> ItemIter for Measured<S, F>
 where
     S: IterableDataset,
@@ -193,10 +209,7 @@ where
     type Item = (usize, S::Sample);
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
-        let length = &self.length;
-        let measured = |sample, _: &mut SampleRng| Ok((length(&sample), sample));
-        let (number, item) = self.items.next(measured)?;
-        Some(item.map_err(|cause| ItemError::of(number, None, cause)))
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {

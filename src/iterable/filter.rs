@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::ask::{Asked, told};
 use super::loaded::{Loaded, hand_over};
 use super::state::{Tag, fingerprint};
 use super::{ItemIter, IterableDataset, Left, Shard, progress};
@@ -76,6 +77,31 @@ pub struct FilterIter<S: IterableDataset, F> {
     keeps: Arc<F>,
 }
 
+impl<S, F> FilterIter<S, F>
+where
+    S: IterableDataset<Sample: Clone>,
+    F: Fn(&S::Sample, &mut SampleRng) -> Result<bool, BoxError>,
+{
+    fn step(&mut self) -> Asked<S::Sample> {
+        loop {
+            let keeps = &self.keeps;
+            let next = self.items.next(|sample, rng| {
+                let is_kept = keeps(&sample, rng)?;
+                Ok(is_kept.then_some(sample))
+            })?;
+            match next {
+                None => return Ok(None),
+                Some((_, Ok(None))) => {}
+                Some((_, Ok(Some(sample)))) => return Ok(Some(Ok(sample))),
+                Some((number, Err(cause))) => {
+                    return Ok(Some(Err(ItemError::of(number, None, cause))));
+                }
+            }
+            progress()?;
+        }
+    }
+}
+
 impl<S, F> ItemIter for FilterIter<S, F>
 where
     S: IterableDataset<Sample: Clone>,
@@ -84,21 +110,7 @@ where
     type Item = S::Sample;
 
     fn next(&mut self) -> Option<Result<S::Sample, BoxError>> {
-        loop {
-            let keeps = &self.keeps;
-            let (number, item) = self.items.next(|sample, rng| {
-                let is_kept = keeps(&sample, rng)?;
-                Ok(is_kept.then_some(sample))
-            })?;
-            match item {
-                Ok(None) => {}
-                Ok(Some(sample)) => return Some(Ok(sample)),
-                Err(cause) => return Some(Err(ItemError::of(number, None, cause))),
-            }
-            if let Err(interrupted) = progress() {
-                return Some(Err(interrupted.into()));
-            }
-        }
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {

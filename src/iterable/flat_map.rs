@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::ask::{Asked, told};
 use super::loaded::{Loaded, caught};
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::{ItemIter, IterableDataset, Shard, progress};
@@ -40,6 +41,7 @@ where
             items: Loaded::open(&self.source, epoch, shard)?,
             f: Arc::clone(&self.f),
             open: None,
+            before: None,
         })
     }
 
@@ -75,6 +77,8 @@ pub struct FlatMapIter<S: IterableDataset, F, I: IntoIterator> {
     f: Arc<F>,
     /// The item whose parts are given out.
     open: Option<Open<I::IntoIter>>,
+    /// Where the iterable stood when the item behind that was asked for.
+    before: Option<Vec<u8>>,
 }
 
 struct Open<P> {
@@ -93,11 +97,17 @@ where
     I: IntoIterator<Item = Result<T, BoxError>>,
 {
     /// Opens the next item.
-    fn pull(&mut self) -> Option<Result<(), BoxError>> {
-        let before = self.items.state(Tag::FlatMap);
+    fn pull(&mut self) -> Asked<()> {
+        // (Not again, if there was nothing for now: states are those of a run in which there was.)
+        if self.before.is_none() {
+            self.before = self.items.state(Tag::FlatMap);
+        }
         let f = &self.f;
         let parts = |sample, rng: &mut SampleRng| Ok(f(sample, rng)?.into_iter());
-        let (number, parts) = self.items.next(parts)?;
+        let Some((number, parts)) = self.items.next(parts)? else {
+            return Ok(None);
+        };
+        let before = self.before.take();
         let opened = parts.map(|parts| {
             self.open = Some(Open {
                 parts,
@@ -106,7 +116,23 @@ where
                 before,
             });
         });
-        Some(opened.map_err(|cause| ItemError::of(number, None, cause)))
+        Ok(Some(
+            opened.map_err(|cause| ItemError::of(number, None, cause)),
+        ))
+    }
+
+    fn step(&mut self) -> Asked<T> {
+        loop {
+            if let Some(part) = self.part() {
+                return Ok(Some(part));
+            }
+            progress()?;
+            match self.pull()? {
+                None => return Ok(None),
+                Some(Ok(())) => {}
+                Some(Err(error)) => return Ok(Some(Err(error))),
+            }
+        }
     }
 
     /// Gives the next part of the item that is open, if it has one. A part that panics is the item's last: what comes behind it is unknown.
@@ -141,17 +167,7 @@ where
     type Item = T;
 
     fn next(&mut self) -> Option<Result<T, BoxError>> {
-        loop {
-            if let Some(part) = self.part() {
-                return Some(part);
-            }
-            if let Err(interrupted) = progress() {
-                return Some(Err(interrupted.into()));
-            }
-            if let Err(error) = self.pull()? {
-                return Some(Err(error));
-            }
-        }
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {
@@ -174,7 +190,7 @@ where
             return Ok(());
         }
         progress()?;
-        self.pull().ok_or_else(wrong)??;
+        self.pull()?.ok_or_else(wrong)??;
         for part in 0..given {
             progress()?;
             // (A part that failed was given out as an error.)

@@ -46,6 +46,19 @@ impl Left {
     }
 }
 
+/// The number of an item that no rank has had, if `most` is the highest that those have come to which are `left`. A rank that has ended the
+/// epoch is not among these, and may have had more; but all begin the numbers of an epoch, or of its rest, at the same one.
+pub(crate) fn behind(most: u64, left: &[Left]) -> u64 {
+    /// More than one rank has of an epoch.
+    const MANY: u64 = 1 << 40;
+
+    let ranks = left.first().map_or(0, |rank| rank.shard.ranks());
+    match left.len() as u64 == ranks {
+        true => most,
+        false => (most / MANY + 1).saturating_mul(MANY),
+    }
+}
+
 /// Why a source is not handed over.
 pub(super) fn bound() -> BoxError {
     "the source, or what is done to it, goes on with as many ranks as before only. What is handed over to another number of ranks is a stream of \

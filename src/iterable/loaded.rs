@@ -2,6 +2,8 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use super::ask::{NoItem, ask};
+use super::left::behind;
 use super::state::{Reader, Tag, Writer};
 use super::{ItemIter, IterableDataset, Left, Shard, progress, scramble};
 use crate::error::{BoxError, panic_message};
@@ -18,6 +20,9 @@ pub(super) struct Loaded<S: IterableDataset> {
     /// The number of the next one, on this rank.
     next: u64,
 }
+
+/// An item's number, and what it came to; `None` at the end.
+pub(super) type Numbered<R> = Option<(u64, Result<R, BoxError>)>;
 
 impl<S: IterableDataset> Loaded<S> {
     pub(super) fn open(source: &Arc<S>, epoch: u64, shard: Shard) -> Result<Loaded<S>, BoxError> {
@@ -40,14 +45,14 @@ impl<S: IterableDataset> Loaded<S> {
     pub(super) fn next<R>(
         &mut self,
         use_it: impl FnOnce(S::Sample, &mut SampleRng) -> Result<R, BoxError>,
-    ) -> Option<(u64, Result<R, BoxError>)> {
-        let item = self.inner.next()?;
+    ) -> Result<Numbered<R>, NoItem> {
+        let Some(item) = ask(&mut self.inner)? else {
+            return Ok(None);
+        };
         let number = self.next;
         self.next += 1;
         // (Loading has a timeout of its own.)
-        if let Err(interrupted) = progress() {
-            return Some((number, Err(interrupted.into())));
-        }
+        progress()?;
         let used = item.and_then(|item| {
             let mut rng = SampleRng::for_sample(RngKey {
                 seed: self.seed,
@@ -59,7 +64,7 @@ impl<S: IterableDataset> Loaded<S> {
                 use_it(sample, &mut rng)
             })
         });
-        Some((number, used))
+        Ok(Some((number, used)))
     }
 
     /// Where it stands, if the iterable inside can say so.
@@ -99,6 +104,7 @@ pub(super) fn hand_over<S: IterableDataset>(
         };
         within.push(rank.of_child(0, inner));
     }
+    let next = behind(next, left);
     let children: Vec<Shard> = to.iter().map(|shard| shard.of_child(0)).collect();
     let dealt = source.hand_over(epoch, &within, &children)?.into_iter();
     let state = |inner: Vec<u8>| Writer::new(tag).number(next).inner(&inner).finish();

@@ -1,5 +1,6 @@
 //! Items of several sources in proportions.
 
+use super::ask::{Asked, ask, told};
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
 use super::{ItemIter, IterableDataset, Shard, progress};
 use crate::error::{BoxError, Error, Result};
@@ -116,23 +117,30 @@ impl<I> MixtureIter<I> {
     }
 }
 
-impl<I: ItemIter> ItemIter for MixtureIter<I> {
-    type Item = (usize, I::Item);
-
-    fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
-        loop {
-            let source = self.choose()?;
-            if let Some(item) = self.inner[source].as_mut()?.next() {
+impl<I: ItemIter> MixtureIter<I> {
+    fn step(&mut self) -> Asked<(usize, I::Item)> {
+        while let Some(source) = self.choose() {
+            let Some(inner) = &mut self.inner[source] else {
+                break;
+            };
+            if let Some(item) = ask(inner)? {
                 self.given[source] += 1;
-                return Some(item.map(|item| (source, item)));
+                return Ok(Some(item.map(|item| (source, item))));
             }
             self.inner[source] = None;
             // The others need not make up for what it had.
             self.given.fill(0);
-            if let Err(interrupted) = progress() {
-                return Some(Err(interrupted.into()));
-            }
+            progress()?;
         }
+        Ok(None)
+    }
+}
+
+impl<I: ItemIter> ItemIter for MixtureIter<I> {
+    type Item = (usize, I::Item);
+
+    fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {

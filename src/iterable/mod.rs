@@ -55,6 +55,9 @@
 //! them together: `repeat` and `take`.
 
 mod adapters;
+mod ask;
+#[cfg(test)]
+mod asked_again;
 mod buckets;
 mod filter;
 mod flat_map;
@@ -73,11 +76,13 @@ mod windows;
 pub use adapters::{
     Chain, ChainIter, Either, Map, Repeat, RepeatIter, Skip, SkipIter, Take, TakeIter,
 };
+pub(crate) use ask::ask;
 pub use buckets::{BucketByLength, BucketByLengthIter};
 pub use filter::{Filter, FilterIter};
 pub use flat_map::{FlatMap, FlatMapIter};
 pub use from_fn::{FromFn, from_fn};
 pub use left::Left;
+pub(crate) use left::behind;
 pub use lines::{Line, Lines, LinesIter, lines};
 pub use mix::{Mixture, MixtureIter, mix};
 pub use pack::{Packed, PackedIter, Pieces};

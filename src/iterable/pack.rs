@@ -3,9 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
+use super::ask::{Asked, ask, told};
 use super::loaded::Loaded;
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
-use super::windows::{Windows, shuffle};
+use super::windows::{Stand, Windows, shuffle};
 use super::{ItemIter, IterableDataset, Shard, progress};
 use crate::dataset::{Document, PackingStrategy, Piece, Rows};
 use crate::error::{BoxError, DocumentError, Error, Interrupted, Result};
@@ -176,10 +177,10 @@ impl<S: IterableDataset<Sample: Document>> ItemIter for PackedIter<S> {
     type Item = Pieces<S::Sample>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
-        match &mut self.packer {
+        told(match &mut self.packer {
             Packer::Concatenate(packer) => packer.next(self.n as usize),
             Packer::BestFit(windows) => windows.next(best_fit(self.n, self.seed, self.epoch)),
-        }
+        })
     }
 
     fn state(&self) -> Option<Vec<u8>> {
@@ -203,7 +204,8 @@ impl<S: IterableDataset<Sample: Document>> ItemIter for PackedIter<S> {
         match (kind, &mut self.packer) {
             (0, Packer::Concatenate(packer)) => packer.seek(state, self.n as usize),
             (1, Packer::BestFit(windows)) => {
-                windows.seek(state, best_fit(self.n, self.seed, self.epoch))
+                let stand = Stand::read(state)?;
+                windows.seek(stand, best_fit(self.n, self.seed, self.epoch))
             }
             _ => Err(wrong()),
         }
@@ -221,19 +223,26 @@ impl<S: IterableDataset<Sample: Document>> fmt::Debug for PackedIter<S> {
 /// The documents of an iterable, loaded: how long they are must be known before anything can be packed.
 struct Documents<S: IterableDataset>(Loaded<S>);
 
+impl<S: IterableDataset<Sample: Document>> Documents<S> {
+    fn step(&mut self) -> Asked<Arc<S::Sample>> {
+        let next = self.0.next(|document, _| {
+            document.tokens(); // those of a tensor may be nowhere on the host
+            Ok(Arc::new(document))
+        })?;
+        Ok(next.map(|(number, document)| {
+            document.map_err(|cause| match cause.is::<Interrupted>() {
+                true => cause,
+                false => DocumentError::new(number, None, cause).into(),
+            })
+        }))
+    }
+}
+
 impl<S: IterableDataset<Sample: Document>> ItemIter for Documents<S> {
     type Item = Arc<S::Sample>;
 
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>> {
-        let (number, document) = self.0.next(|document, _| {
-            document.tokens(); // those of a tensor may be nowhere on the host
-            Ok(Arc::new(document))
-        })?;
-        let failed = |cause: BoxError| match cause.is::<Interrupted>() {
-            true => cause,
-            false => DocumentError::new(number, None, cause).into(),
-        };
-        Some(document.map_err(failed))
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {
@@ -250,10 +259,13 @@ struct Concatenate<I, D> {
     documents: I,
     /// The document that has more tokens than were used.
     open: Option<Open<D>>,
-    /// The row that is being put together. Between two calls, it has pieces only if a document failed: that is told at once.
+    /// The row that is being put together. Between two calls, it has pieces only if a document failed, or none came for now: that is told at
+    /// once.
     row: Vec<(Arc<D>, Range<usize>)>,
     /// Where that row begins.
     start: Start,
+    /// Where the iterable stood when the document behind those was asked for.
+    before: Option<Vec<u8>>,
     is_over: bool,
 }
 
@@ -280,11 +292,12 @@ impl<D: Document, I: ItemIter<Item = Arc<D>>> Concatenate<I, D> {
             open: None,
             row: Vec::new(),
             start: Start::default(),
+            before: None,
             is_over: false,
         }
     }
 
-    fn next(&mut self, n: usize) -> Option<Result<Pieces<D>, BoxError>> {
+    fn next(&mut self, n: usize) -> Asked<Pieces<D>> {
         let mut space = n - self
             .row
             .iter()
@@ -292,14 +305,12 @@ impl<D: Document, I: ItemIter<Item = Arc<D>>> Concatenate<I, D> {
             .sum::<usize>();
         while space > 0 {
             if self.open.is_none() {
-                if let Err(interrupted) = progress() {
-                    return Some(Err(interrupted.into()));
-                }
-                match self.pull() {
+                progress()?;
+                match self.pull()? {
                     Some(Ok(())) => {}
                     Some(Err(error)) => {
                         self.start.failed += 1;
-                        return Some(Err(error));
+                        return Ok(Some(Err(error)));
                     }
                     None => break,
                 }
@@ -323,29 +334,33 @@ impl<D: Document, I: ItemIter<Item = Arc<D>>> Concatenate<I, D> {
                 self.open = None;
             }
         }
-        match self.row.is_empty() {
+        Ok(match self.row.is_empty() {
             true => None,
             false => Some(Ok(Pieces(std::mem::take(&mut self.row)))),
-        }
+        })
     }
 
     /// Opens the next document.
-    fn pull(&mut self) -> Option<Result<(), BoxError>> {
+    fn pull(&mut self) -> Asked<()> {
         if self.is_over {
-            return None;
+            return Ok(None);
         }
-        let before = self.documents.state();
-        let Some(document) = self.documents.next() else {
+        // (Not again, if there was nothing for now: states are those of a run in which there was.)
+        if self.before.is_none() {
+            self.before = self.documents.state();
+        }
+        let Some(document) = ask(&mut self.documents)? else {
             self.is_over = true;
-            return None;
+            return Ok(None);
         };
-        Some(document.map(|document| {
+        let before = self.before.take();
+        Ok(Some(document.map(|document| {
             self.open = Some(Open {
                 document,
                 used: 0,
                 before,
             });
-        }))
+        })))
     }
 
     fn state(&self, state: Writer) -> Option<Vec<u8>> {
@@ -366,14 +381,14 @@ impl<D: Document, I: ItemIter<Item = Arc<D>>> Concatenate<I, D> {
         self.documents.seek(state.inner()?)?;
         state.end()?;
         if used > 0 {
-            self.pull().ok_or_else(wrong)??;
+            self.pull()?.ok_or_else(wrong)??;
             let open = self.open.as_mut().ok_or_else(wrong)?;
             let has_more = used < open.document.tokens().len() as u64;
             open.used = has_more.then_some(used as usize).ok_or_else(wrong)?;
         }
         for _ in 0..failed {
             progress()?;
-            match self.next(n) {
+            match self.next(n)? {
                 Some(Err(_)) => {} // it was given out
                 _ => return Err(
                     "a document that failed does not fail any more: the iterable is not what it was"

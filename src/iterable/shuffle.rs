@@ -3,10 +3,11 @@
 use std::collections::VecDeque;
 use std::fmt;
 
+use super::ask::{Asked, NoItem, ask, settled, told};
 use super::state::{Reader, Tag, Writer, fingerprint, wrong};
-use super::windows::{Windows, shuffle};
+use super::windows::{OTHERS, Stand, Windows, shuffle};
 use super::{ItemIter, IterableDataset, Left, Shard, progress, scramble};
-use crate::error::{Again, BoxError};
+use crate::error::BoxError;
 use crate::rng::{RngKey, SampleRng};
 use crate::sync::Arc;
 
@@ -71,38 +72,37 @@ impl<S: IterableDataset> IterableDataset for Shuffle<S> {
                 behind.push(rank.of_child(0, None));
                 continue;
             };
-            let state = State::read(state)?;
-            if state.size != self.window as u64 {
+            let State { dealt, stand } = State::read(state)?;
+            if stand.size != self.window as u64 {
                 return Err(wrong());
             }
-            windows.extend(state.dealt);
-            behind.push(match state.window {
-                0 => rank.of_child(0, Some(state.inner)),
-                window => {
+            windows.extend(dealt);
+            behind.push(match stand.window.checked_sub(1) {
+                None => rank.of_child(0, Some(stand.inner)),
+                Some(window) => {
+                    let (count, end) = stand.end.ok_or(OLD)?;
                     windows.push(Dealt {
                         rank: rank.shard().rank(),
                         ranks: rank.shard().ranks(),
-                        window: window - 1,
-                        given: state.given,
-                        inner: state.inner,
-                        count: state.count,
-                        behind: state.behind.clone().ok_or(OLD)?,
+                        window,
+                        given: stand.given,
+                        inner: stand.inner,
+                        count,
+                        behind: end.clone(),
                     });
-                    rank.of_child(0, state.behind)
+                    rank.of_child(0, Some(end))
                 }
             });
         }
         let children: Vec<Shard> = to.iter().map(|shard| shard.of_child(0)).collect();
         let states = self.source.hand_over(epoch, &behind, &children)?;
         windows.retain(|window| window.given < window.count);
-        windows.sort_by_key(|window| {
+        // (By where it lies, too: windows are numbered from 0 again with each hand-over, so two may have one number.)
+        windows.sort_by_cached_key(|window| {
             let left = window.count - window.given;
-            (
-                std::cmp::Reverse(left),
-                window.ranks,
-                window.rank,
-                window.window,
-            )
+            let number = (window.ranks, window.rank, window.window);
+            let place = (window.inner.clone(), window.behind.clone());
+            (std::cmp::Reverse(left), number, place)
         });
         let mut dealt: Vec<(u64, VecDeque<Dealt>)> =
             to.iter().map(|_| Default::default()).collect();
@@ -113,13 +113,11 @@ impl<S: IterableDataset> IterableDataset for Shuffle<S> {
                 windows.push_back(window);
             }
         }
-        let state = |(inner, (_, dealt))| State::of(self.window as u64, inner, dealt).write();
+        let size = self.window as u64;
+        let state = |(inner, (_, dealt))| State::beginning(size, inner, dealt).write();
         Ok(states.into_iter().zip(dealt).map(state).collect())
     }
 }
-
-const OTHERS: &str = "what the source gives is not what it gave before the interruption: perhaps a shard could not be read then that can be now, or the \
-                      other way round. So it is not known which items of a window were given out: go on from an earlier state, or from the end of the epoch";
 
 const OLD: &str = "the state is of an earlier version, which did not say where a window ends: go on with as many ranks as before";
 
@@ -179,66 +177,65 @@ impl Order {
 
 impl<I: ItemIter> ShuffleIter<I> {
     /// Reads the window again, and leaves out what was given out of it.
-    fn read(&self, dealt: &Dealt) -> Result<Vec<Result<I::Item, BoxError>>, BoxError> {
+    fn read(&self, dealt: &Dealt) -> Result<Vec<Result<I::Item, BoxError>>, NoItem> {
+        // What cannot be read as it was ends the run here, as with a state that it cannot go to: it is not known which samples are left.
+        let refused = NoItem::refused;
         if dealt.rank >= dealt.ranks {
-            return Err(wrong());
+            return Err(refused(wrong()));
         }
         let shard = Shard::new(dealt.rank, dealt.ranks, self.shard.seed());
-        let mut inner = (self.open)(shard)?;
+        let opened = settled((self.open)(shard))?;
+        let mut inner = opened.map_err(refused)?;
         progress()?;
-        inner.seek(&dealt.inner)?;
+        settled(inner.seek(&dealt.inner))?.map_err(refused)?;
         let mut items = Vec::new();
         while items.len() < self.size {
             progress()?;
-            match inner.next() {
-                Some(Err(error)) if error.is::<Again>() => return Err(error),
+            match ask(&mut inner)? {
                 Some(item) => items.push(item),
                 None => break,
             }
         }
         let is_same = items.len() as u64 == dealt.count;
-        if !is_same || inner.state().as_ref() != Some(&dealt.behind) {
-            return Err(OTHERS.into());
-        }
-        let left = items
-            .len()
-            .checked_sub(dealt.given as usize)
-            .ok_or_else(wrong)?;
+        let left = items.len().checked_sub(dealt.given as usize);
+        let left = left.filter(|_| is_same && inner.state().as_ref() == Some(&dealt.behind));
+        let left = left.ok_or_else(|| refused(OTHERS.into()))?;
         let order = Order::new(self.order.epoch, shard);
         let mut items = order.arrange(dealt.window, items);
         items.truncate(left); // (the last one comes first)
         Ok(items)
     }
 
-    /// The next item of the windows that were dealt to this rank.
-    fn next_dealt(&mut self) -> Option<Result<I::Item, BoxError>> {
+    /// The next item of the windows that were dealt to this rank. One that has none left goes at once, so that no state has it.
+    fn next_dealt(&mut self) -> Asked<I::Item> {
         while let Some(first) = self.dealt.front() {
-            let items = match self.items.take() {
-                Some(items) => Ok(items),
-                None => self.read(first),
+            let mut items = match self.items.take() {
+                Some(items) => items,
+                None => self.read(first)?,
             };
-            let failed = match items {
-                Ok(mut items) => match items.pop() {
-                    Some(item) => {
-                        self.items = Some(items);
-                        if let Some(first) = self.dealt.front_mut() {
-                            first.given += 1;
-                        }
-                        return Some(item);
-                    }
-                    None => progress().err().map(BoxError::from),
-                },
-                Err(error) => Some(error),
-            };
-            // (What may be read later is read again then.)
-            if !failed.as_ref().is_some_and(|error| error.is::<Again>()) {
-                self.dealt.pop_front();
+            let item = items.pop();
+            match self.dealt.front_mut() {
+                Some(first) if !items.is_empty() => {
+                    first.given += 1;
+                    self.items = Some(items);
+                }
+                _ => drop(self.dealt.pop_front()),
             }
-            if let Some(error) = failed {
-                return Some(Err(error));
+            if item.is_some() {
+                return Ok(item);
             }
+            progress()?;
         }
-        None
+        Ok(None)
+    }
+
+    fn step(&mut self) -> Asked<I::Item> {
+        if let Some(item) = self.next_dealt()? {
+            return Ok(Some(item));
+        }
+        let order = self.order;
+        self.windows
+            .next(|window, items| order.arrange(window, items))
     }
 }
 
@@ -249,40 +246,21 @@ where
     type Item = I::Item;
 
     fn next(&mut self) -> Option<Result<I::Item, BoxError>> {
-        let order = self.order;
-        self.next_dealt().or_else(|| {
-            self.windows
-                .next(|window, items| order.arrange(window, items))
-        })
+        told(self.step())
     }
 
     fn state(&self) -> Option<Vec<u8>> {
         let windows = self.windows.state(Writer::new(Tag::Shuffle))?;
-        let behind = self.windows.behind()?;
-        let count = self.windows.count();
-        Some(State::write_of(&self.dealt, &windows, count, &behind))
+        Some(State::write_of(&self.dealt, &windows))
     }
 
     fn seek(&mut self, state: &[u8]) -> Result<(), BoxError> {
-        let State {
-            dealt,
-            windows,
-            window,
-            count,
-            behind,
-            ..
-        } = State::read(state)?;
+        let State { dealt, stand } = State::read(state)?;
         self.dealt = dealt;
         self.items = None;
         let order = self.order;
-        let windows = Reader::new(Tag::Shuffle, &windows)?;
         self.windows
-            .seek(windows, |window, items| order.arrange(window, items))?;
-        let is_same = self.windows.count() == count && self.windows.behind() == behind;
-        match window > 0 && behind.is_some() && !is_same {
-            true => Err(OTHERS.into()),
-            false => Ok(()),
-        }
+            .seek(stand, |window, items| order.arrange(window, items))
     }
 }
 
@@ -298,40 +276,27 @@ impl<I: ItemIter> fmt::Debug for ShuffleIter<I> {
 /// A state, taken apart.
 struct State {
     dealt: VecDeque<Dealt>,
-    /// That of the windows.
-    windows: Vec<u8>,
-    /// What that says: where the source stood before the window, which one it is (0 before the first), how much of it was given out.
-    size: u64,
-    window: u64,
-    given: u64,
-    inner: Vec<u8>,
-    /// How many items the window had, and where the source stood behind it.
-    count: u64,
-    behind: Option<Vec<u8>>,
+    stand: Stand,
 }
 
 impl State {
-    /// The beginning of a rank whose source goes on at `inner`.
-    fn of(size: u64, inner: Vec<u8>, dealt: VecDeque<Dealt>) -> State {
-        let windows = Writer::new(Tag::Shuffle).number(size).number(0).number(0);
-        State {
-            dealt,
-            windows: windows.inner(&inner).finish(),
+    /// That of a rank whose source goes on at `inner`, before its first window.
+    fn beginning(size: u64, inner: Vec<u8>, dealt: VecDeque<Dealt>) -> State {
+        let stand = Stand {
             size,
             window: 0,
             given: 0,
-            count: 0,
-            behind: Some(inner.clone()),
             inner,
-        }
+            end: None,
+        };
+        State { dealt, stand }
     }
 
     fn write(self) -> Vec<u8> {
-        let behind = self.behind.unwrap_or_default();
-        State::write_of(&self.dealt, &self.windows, self.count, &behind)
+        State::write_of(&self.dealt, &self.stand.write(Writer::new(Tag::Shuffle)))
     }
 
-    fn write_of(dealt: &VecDeque<Dealt>, windows: &[u8], count: u64, behind: &[u8]) -> Vec<u8> {
+    fn write_of(dealt: &VecDeque<Dealt>, windows: &[u8]) -> Vec<u8> {
         let mut state = Writer::new(Tag::Shuffled).number(dealt.len() as u64);
         for Dealt {
             rank,
@@ -347,13 +312,12 @@ impl State {
             state = numbers.into_iter().fold(state, Writer::number);
             state = state.inner(inner).inner(behind);
         }
-        state.inner(windows).number(count).inner(behind).finish()
+        state.inner(windows).finish()
     }
 
     fn read(state: &[u8]) -> Result<State, BoxError> {
-        let (mut dealt, mut windows) = (VecDeque::new(), state.to_vec());
-        let (mut count, mut behind) = (0, None);
-        // (An earlier version had the windows' state only.)
+        let (mut dealt, mut windows, mut end) = (VecDeque::new(), state, None);
+        // (An earlier version had the windows' state only, and another one what is behind them here.)
         if let Ok(mut state) = Reader::new(Tag::Shuffled, state) {
             for _ in 0..state.number()? {
                 dealt.push_back(Dealt {
@@ -366,24 +330,14 @@ impl State {
                     behind: state.inner()?.to_vec(),
                 });
             }
-            windows = state.inner()?.to_vec();
-            count = state.number()?;
-            behind = Some(state.inner()?.to_vec());
+            windows = state.inner()?;
+            if !state.is_empty() {
+                end = Some((state.number()?, state.inner()?.to_vec()));
+            }
             state.end()?;
         }
-        let mut within = Reader::new(Tag::Shuffle, &windows)?;
-        let (size, window, given) = (within.number()?, within.number()?, within.number()?);
-        let inner = within.inner()?.to_vec();
-        within.end()?;
-        Ok(State {
-            dealt,
-            windows,
-            size,
-            window,
-            given,
-            inner,
-            count,
-            behind,
-        })
+        let mut stand = Stand::read(Reader::new(Tag::Shuffle, windows)?)?;
+        stand.end = stand.end.or(end.filter(|_| stand.window > 0));
+        Ok(State { dealt, stand })
     }
 }

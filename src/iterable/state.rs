@@ -85,8 +85,13 @@ impl<'a> Reader<'a> {
         self.bytes(count)
     }
 
+    /// Whether nothing is left of it.
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub(super) fn end(self) -> Result<(), BoxError> {
-        if self.0.is_empty() {
+        if self.is_empty() {
             Ok(())
         } else {
             Err(wrong())

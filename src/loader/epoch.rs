@@ -27,7 +27,8 @@ use crate::device::Target;
 use crate::error::Result;
 use crate::error::drop_each;
 use crate::pipeline::{
-    BadCount, Beginning, Changes, EpochHandle, Partition, Patience, Pipeline, Start, Taken, Waiting,
+    BadCount, Beginning, Changes, EpochHandle, Partition, Patience, Pipeline, Place, Start, Taken,
+    Waiting,
 };
 use crate::sync::{Arc, Instant};
 
@@ -78,8 +79,8 @@ pub struct Epoch<'a, B: Batch, K: Kind = Indexed> {
     last: u64,
     /// How the batch that was given out last differs from what its place says.
     changes: Option<Box<Changes>>,
-    /// How many rows it has, if it is of an iterable.
-    rows: Option<usize>,
+    /// Where it lies, if it is of an iterable: the plan does not know how many rows batches have.
+    own: Option<Place>,
     /// When the last batch was given out: the host's own time starts here.
     given_at: Option<Instant>,
     /// For how long the next task has been waited for.
@@ -147,7 +148,7 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
             partition,
             last: 0,
             changes: None,
-            rows: None,
+            own: None,
             given_at: None,
             waiting: Waiting::default(),
             waited_ns: 0,
@@ -224,8 +225,11 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
     /// What the batch is that was given out last.
     pub(super) fn info(&self) -> BatchInfo {
         let mut place = self.partition.batch_place(self.number(), self.last);
-        if let Some(rows) = self.rows {
-            (place.rows, place.batch_rows) = (rows, rows);
+        if let Some(own) = self.own {
+            place = Place {
+                batch: place.batch,
+                ..own
+            };
         }
         let order = self.pipeline().options[self.handle.share.device].order(&self.partition);
         let seed = self.loader().seed();

@@ -2,23 +2,31 @@
 
 use std::fmt;
 
-use crate::error::BoxError;
+use crate::error::{BoxError, causes};
 use crate::store::Object;
 
 /// Why a tar shard cannot be read, or a sample of it cannot be used. It names the shard, and the sample's key if there is one.
 ///
 /// # Examples
 ///
-/// ```
-/// use pinfeed::Error;
-/// use pinfeed::webdataset::ShardError;
+/// Which shard to fetch again:
 ///
-/// /// Which shard to fetch again.
-/// fn shard(error: &Error) -> Option<&str> {
-///     let (Error::Source(cause) | Error::Sample(_, cause)) = error else { return None };
-///     Some(cause.downcast_ref::<ShardError>()?.shard())
+/// ```
+/// use pinfeed::DataLoader;
+/// use pinfeed::webdataset::{ShardError, WebDataset};
+///
+/// # let folder = tempfile::tempdir()?;
+/// # let path = folder.path().join("train.tar.gz");
+/// # std::fs::write(&path, [0x1f, 0x8b, 8, 0, 0, 0, 0, 0, 0, 3])?;
+/// # let path = path.to_string_lossy();
+/// let samples = WebDataset::open(&path)?.stream(|sample, _| Ok(sample.key().to_owned()))?; // it is cut off
+/// let loader = DataLoader::iterable(samples).build()?;
+/// for batch in loader.epoch(0) {
+///     let Err(error) = batch else { continue };
+///     let shard = ShardError::find(&error).map(ShardError::shard);
+///     assert!(shard.is_some_and(|shard| shard.ends_with("train.tar.gz")));
 /// }
-/// # let _ = shard;
+/// # Ok::<(), pinfeed::BoxError>(())
 /// ```
 pub struct ShardError(Box<Inner>);
 
@@ -43,6 +51,12 @@ impl ShardError {
             Cause::Store(error) if error.to_string().contains(&object.key) => error,
             cause => ShardError::new(shard, None, cause).into(),
         }
+    }
+
+    /// Finds it: a batch's error, or a builder's, is a shard's if that is among its causes, however many errors lie between. `None` if it is no
+    /// shard's, or a store's that names the object itself.
+    pub fn find<'a>(error: &'a (dyn std::error::Error + 'static)) -> Option<&'a ShardError> {
+        causes(error).find_map(|error| error.downcast_ref())
     }
 
     /// Where the shard is: what its store's [`locate`](crate::store::Store::locate) says.
@@ -77,7 +91,9 @@ impl fmt::Debug for ShardError {
 impl std::error::Error for ShardError {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         match &self.0.cause {
-            Cause::Store(error) => error.source(), // (`{}` includes the error itself)
+            // (`{}` includes it, but it says whether it may go away.)
+            Cause::Store(error) => Some(&**error),
+            Cause::Thread(error) => Some(error),
             _ => None,
         }
     }
@@ -88,6 +104,10 @@ impl std::error::Error for ShardError {
 pub(super) enum Cause {
     #[error("{0}")]
     Store(BoxError),
+    #[error("no thread could be started that reads it: {0}")]
+    Thread(std::io::Error),
+    #[error("the stream has no use for it any more")]
+    Left,
     #[error("it has no bytes: it was not written, or not copied; write it again")]
     Empty,
     #[error(

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashSet};
 
 use super::braces;
 use super::error::{Cause, ShardError};
-use crate::error::BoxError;
+use crate::error::{BoxError, is_temporary};
 use crate::store::{Object, Store};
 use crate::sync::log;
 
@@ -87,9 +87,10 @@ pub(super) fn named(store: &dyn Store, names: &[String]) -> Result<Vec<Object>, 
                     .into_iter()
                     .map(|object| (object.key.clone(), object)),
             ),
+            Some(Err(error)) if is_temporary(&error) => return Err(error),
             Some(Err(error)) => {
-                log::debug!(
-                    "{}: it cannot be listed, so each shard is asked for: {error}",
+                log::warn!(
+                    "{}: it cannot be listed, so each of its {wanted} shards is asked for by itself: {error}",
                     store.locate(folder)
                 );
                 unlisted.insert(folder);

@@ -52,6 +52,7 @@ impl ShardIndex {
         while let Some(member) = members.next().map_err(fault)? {
             index.add(&place, &member)?;
         }
+        members.end().map_err(fault)?;
         if let (count @ 1.., Some(first)) = members.links() {
             log::warn!(
                 "{place}: {count} of its members are links, the first of them {first:?}; they are skipped, as webdataset skips them"

@@ -84,14 +84,13 @@ impl<A: Archive> Members<A> {
         (self.links.0, self.links.1.as_deref())
     }
 
-    /// The next regular file.
+    /// The next regular file; `None` at the end of the archive, behind which nothing was looked at yet: [`end`](Members::end).
     pub(super) fn next(&mut self) -> Result<Option<Member>, Cause> {
         let mut extended = Extended::default();
         loop {
             let at = self.at;
             let block = self.block(at)?;
             if block.iter().all(|byte| *byte == 0) {
-                self.no_other(at + BLOCK)?;
                 return match extended.any {
                     true => Err(header(at, "an extended header has no member behind it")),
                     false => Ok(None),
@@ -175,6 +174,11 @@ impl<A: Archive> Members<A> {
                 }
             }
         }
+    }
+
+    /// Looks at what is behind the archive, once [`next`](Members::next) has come to its end.
+    pub(super) fn end(&mut self) -> Result<(), Cause> {
+        self.no_other(self.at + BLOCK)
     }
 
     /// Where the header behind these contents is.

@@ -659,7 +659,7 @@ fn seeking_reads_what_is_needed_only() {
         let pulled = own.pulled.load(Ordering::Relaxed);
         assert!(pulled <= at_most, "{buffer:?}: {pulled}");
         // A few numbers, however far the run is.
-        assert!(state.to_string().len() < 300, "{state}");
+        assert!(state.to_string().len() < 400, "{state}");
     }
 }
 
@@ -775,12 +775,11 @@ fn a_state_of_other_documents_is_refused() {
         let mut resumed = other.resume(0..1, &epoch.state()).unwrap().next().unwrap();
         let error = resumed.next().unwrap().unwrap_err();
         assert!(matches!(error, Error::Iterable { epoch: 0, .. }), "{error}");
-        assert!(
-            error
-                .to_string()
-                .contains("the state is that of another source"),
-            "{error}"
-        );
+        let says = match buffer {
+            None => "the state is that of another source",
+            Some(_) => "go on from an earlier state",
+        };
+        assert!(error.to_string().contains(says), "{error}");
         assert!(resumed.next().is_none());
     }
 }

@@ -466,19 +466,21 @@ fn a_server_that_goes_away_is_an_error_and_the_run_goes_on(start: fn() -> Runnin
         let mut given: Vec<u64> = epoch.by_ref().take(2).flat_map(Result::unwrap).collect();
         proxy.faults(100, &[fault]);
         let (mut state, mut errors) = (loader.state(), Vec::new());
+        let mut waited = given.clone();
         while errors.len() < 3 {
             match epoch.next() {
-                Some(Ok(samples)) if errors.is_empty() => {
+                Some(Ok(samples)) => {
+                    assert_eq!(samples.len(), 4);
+                    waited.extend(&samples);
                     given.extend(samples);
                     state = loader.state();
                 }
-                // (Those of a batch that is an error are not given.)
-                Some(Ok(samples)) => assert!(!samples.is_empty()),
                 Some(Err(error)) => errors.push(error),
                 None => panic!("{fault:?}: the epoch ended with {} errors", errors.len()),
             }
+            // An error is in no sample's place.
+            assert_eq!(loader.state(), state, "{fault:?}");
         }
-        drop(epoch);
         assert!(!errors.is_empty(), "{fault:?}");
         for error in &errors {
             let text = format!("{error} {error:?}");
@@ -493,6 +495,11 @@ fn a_server_that_goes_away_is_an_error_and_the_run_goes_on(start: fn() -> Runnin
             is_clean(&text);
         }
         proxy.faults(0, &[]);
+        // A program that waits has the rest, and so has one that ended at an error. (Some more were made ahead.)
+        for batch in epoch {
+            waited.extend(batch.unwrap_or_default());
+        }
+        assert!(waited == expected, "{fault:?}");
         let again = streamed(&store, 0, 1);
         again
             .resume(0..1, &state)

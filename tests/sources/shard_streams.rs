@@ -12,12 +12,13 @@ use std::sync::{Arc, Condvar, Mutex};
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
+use pinfeed::device::Hostile;
 use pinfeed::error::Temporary;
 use pinfeed::iterable::IterableDataset;
 use pinfeed::loader::{Iterable, IterableState, OnError, World};
 use pinfeed::store::{LocalFiles, Object, Store};
 use pinfeed::webdataset::{ShardError, WebDataset, WebDatasetBuilder, WebSample, WebStream};
-use pinfeed::{BoxError, DataLoader, Error, SampleRng};
+use pinfeed::{BoxError, DataLoader, Device, Error, SampleRng};
 use proptest::prelude::*;
 use ruzstd::encoding::{CompressionLevel, compress_to_vec};
 
@@ -39,6 +40,8 @@ struct Memory {
 #[derive(Clone, Copy, PartialEq)]
 enum Trap {
     Fails,
+    /// It says neither for which object nor where.
+    FailsInAWord,
     Panics,
     GivesTooLittle,
     Waits,
@@ -92,6 +95,7 @@ impl Store for Memory {
                 Trap::Fails => {
                     return Err(Temporary::new(format!("{key}: 503 Service Unavailable")).into());
                 }
+                Trap::FailsInAWord => return Err(Temporary::new("busy").into()),
                 Trap::Panics => watch::provoked("the store"),
                 Trap::GivesTooLittle => _ = bytes.pop(),
                 Trap::Waits => {
@@ -131,7 +135,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     compress_to_vec(bytes, CompressionLevel::Fastest)
 }
 
-/// What is compressed hardly, and is another for each number.
+/// What hardly compresses, and is another for each number.
 fn noise(number: u64, count: usize) -> Vec<u8> {
     let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -558,7 +562,7 @@ fn states_that_are_not_those_of_one_run_are_refused() {
         ),
         (
             [&states[..3], &[IterableState::default()]].concat(),
-            "where any run begins",
+            "before the first batch",
         ),
         (
             [
@@ -871,74 +875,243 @@ fn what_is_wrong_with_a_sample_is_an_error_in_its_place() {
     );
 }
 
-/// A store that does not answer for now: no sample is lost, whether the program waits for it, or ends and goes on later.
+/// What a sample draws, beside it.
+fn drawn(number: u64, rng: &mut SampleRng) -> Result<(u64, u64), BoxError> {
+    Ok((number, rng.range(0..1u64 << 40)))
+}
+
+type Drawn = DataLoader<Vec<(u64, u64)>, Iterable>;
+
+fn drawing<S: IterableDataset<Sample = u64>>(
+    source: S,
+    batch_size: usize,
+    workers: usize,
+    on_error: OnError,
+) -> Drawn {
+    let builder = DataLoader::iterable(source.map(drawn)).batch_size(batch_size);
+    let builder = builder.seed(7).num_workers(workers).on_error(on_error);
+    builder
+        .collate_fn(|samples, _| Ok(samples))
+        .build()
+        .unwrap()
+}
+
+/// A store that does not answer for now: no sample is lost, whether the program waits for it, or ends and goes on later. Batches, what samples
+/// draw, and states are those of a run that met no error.
 #[test]
 fn a_store_that_comes_back_costs_no_sample() {
-    for key in ["000.tar.gz", "001.tar", "002.tar.zst"] {
-        for window in [1, 7, 100] {
+    for (key, trap) in [
+        ("000.tar.gz", Trap::Fails),
+        ("001.tar", Trap::FailsInAWord),
+        ("002.tar.zst", Trap::FailsInAWord),
+    ] {
+        for (window, size, workers) in [(1, 1, 1), (7, 4, 0), (7, 5, 2), (100, 3, 2)] {
             let store = Arc::new(shards(&[12, 12, 12]));
             let build = |size| {
-                let stream = numbers(Arc::clone(&store))
-                    .with_open_shards(2)
-                    .shuffle(window);
-                loader(stream, World::single(), size)
+                let stream = numbers(Arc::clone(&store)).with_open_shards(2);
+                drawing(stream.shuffle(window), size, workers, OnError::Fail)
             };
-            let expected = all(&build(1), 0);
+            let case = format!("{key}, window {window}, batches of {size}");
+            let (mut expected, mut states) = (Vec::new(), Vec::new());
+            let calm = build(size);
+            for batch in calm.epoch(0) {
+                expected.push(batch.unwrap());
+                states.push(calm.state());
+            }
             let at = store.objects[key].len() as u64 / 2;
-            store.trap(key, at, Trap::Fails);
-            let first = build(1);
-            let (mut given, mut states, mut errors) =
-                (Vec::new(), vec![IterableState::default()], 0);
+            store.trap(key, at, trap);
+            let first = build(size);
+            let (mut given, mut found, mut errors) = (Vec::new(), Vec::new(), 0);
             for batch in first.epoch(0) {
                 match batch {
-                    Ok(samples) => given.extend(samples),
+                    Ok(samples) => {
+                        given.push(samples);
+                        found.push(first.state());
+                    }
                     Err(error) => {
-                        assert!(
-                            error.to_string().contains("503 Service Unavailable"),
-                            "{error}"
-                        );
-                        let Error::Sample(_, cause) = &error else {
+                        let Error::Sample(id, cause) = &error else {
                             panic!("{error}")
                         };
-                        assert!(cause.is::<Temporary>(), "{error}");
+                        // (Items that the batch has begun with are not lost.)
+                        let begun = given.len() * size;
+                        assert!(
+                            (begun..begun + size).contains(&(id.index as usize)),
+                            "{error}"
+                        );
+                        let is_temporary =
+                            cause.is::<Temporary>() || ShardError::find(&error).is_some();
+                        assert!(is_temporary && error.to_string().contains(key), "{error}");
+                        let state = first.state();
+                        assert_eq!(state.items(), begun as u64, "{case}");
+                        assert!(found.last().is_none_or(|before| *before == state), "{case}");
                         errors += 1;
                     }
                 }
-                states.push(first.state());
                 if errors == 3 {
                     *store.trap.lock().unwrap() = None;
                 }
             }
-            assert!(errors >= 3, "{key}");
-            assert!(
-                given == expected,
-                "{key}, window {window}: in the order of a run that met no error"
-            );
-            // From wherever a checkpoint was, before the error or behind it.
-            for state in states {
-                let again = build(5);
-                let resumed = again.resume(0..1, &state).unwrap().flatten();
-                let rest: Vec<u64> = resumed.flat_map(Result::unwrap).collect();
-                assert!(expected.ends_with(&rest), "{key}, window {window}: {state}");
+            assert!(errors >= 3, "{case}: {errors}");
+            assert!(given == expected, "{case}: {given:?}, and not {expected:?}");
+            assert_eq!(found, states, "{case}");
+            // From wherever a checkpoint was, before the error or behind it; and where the store fails again meanwhile.
+            for (before, state) in (1..).zip(&found) {
+                store.trap(key, at, trap);
+                let again = build(size);
+                let mut rest = Vec::new();
+                for batch in again.resume(0..1, state).unwrap().flatten() {
+                    match batch {
+                        Ok(samples) => rest.push(samples),
+                        Err(_) => *store.trap.lock().unwrap() = None,
+                    }
+                    if rest.is_empty() {
+                        assert_eq!(&again.state(), state, "{case}, resumed behind {before}");
+                    }
+                }
+                assert!(
+                    rest == expected[before..],
+                    "{case}, resumed behind {before}"
+                );
             }
-            // With a quota, it ends.
-            store.trap(key, at, Trap::Fails);
-            let stream = numbers(Arc::clone(&store))
-                .with_open_shards(2)
-                .shuffle(window);
-            let builder = DataLoader::iterable(stream)
-                .batch_size(4)
-                .seed(7)
-                .num_workers(2);
-            let builder = builder.on_error(OnError::Skip { at_most: 5 });
-            let last = builder
-                .collate_fn(|samples, _| Ok(samples))
-                .build()
-                .unwrap();
-            let last = last.epoch(0).find(Result::is_err).unwrap().unwrap_err();
-            assert!(last.to_string().contains("503"), "{last}");
+            // It is asked again as often as the quota says.
+            store.trap(key, at, trap);
+            let stream = numbers(Arc::clone(&store)).with_open_shards(2);
+            let skips = OnError::Skip { at_most: 5 };
+            let last = drawing(stream.shuffle(window), size, workers, skips);
+            let mut given = 0;
+            let error = last.epoch(0).find_map(|batch| match batch {
+                Ok(samples) => {
+                    assert!(samples == expected[given]);
+                    given += 1;
+                    None
+                }
+                Err(error) => Some(error),
+            });
+            assert!(
+                error.is_some_and(|error| error.to_string().contains(key)),
+                "{case}"
+            );
+            assert_eq!(last.stats().bad.skipped, 5, "{case}");
         }
     }
+}
+
+/// Batches that go to a device, and what is told of them, too.
+#[test]
+fn what_a_device_gets_is_what_it_would_have_had() {
+    for hostile in [false, true] {
+        let device = match hostile {
+            true => Device::hostile(Hostile::default()).unwrap(),
+            false => Device::cpu(),
+        };
+        let store = Arc::new(shards(&[12, 12, 12]));
+        let stream = numbers(Arc::clone(&store))
+            .shuffle(7)
+            .map(|number, _| Ok(number as i64));
+        let builder = DataLoader::iterable(stream).batch_size(5).seed(7);
+        let loader = builder.num_workers(2).pin_memory(&device).build().unwrap();
+        let take = |falls: bool| {
+            let (mut given, mut indices, mut errors) = (Vec::new(), Vec::new(), 0);
+            if falls {
+                store.trap("001.tar", 9_000, Trap::FailsInAWord);
+            }
+            for batch in loader.epoch(0).prefetch_to_device(&device, 2).with_info() {
+                match batch {
+                    Ok((batch, info)) => {
+                        given.push(
+                            batch
+                                .to_host(true)
+                                .unwrap()
+                                .wait()
+                                .unwrap()
+                                .as_slice()
+                                .to_vec(),
+                        );
+                        indices.extend(info.indices());
+                    }
+                    Err(_) => errors += 1,
+                }
+                if errors == 3 {
+                    *store.trap.lock().unwrap() = None;
+                }
+            }
+            (given, indices, errors >= 3)
+        };
+        let expected = take(false);
+        assert!(expected.1.iter().copied().eq(0..36) && !expected.2);
+        assert_eq!(take(true), (expected.0, expected.1, true));
+    }
+}
+
+/// A listing that fails for now is told; without one, shards are asked for by themselves.
+#[test]
+fn a_listing_that_fails_for_now_is_not_taken_for_none() {
+    struct Unlisted(Memory, bool);
+
+    impl Store for Unlisted {
+        fn list(&self, _: &str) -> Result<Vec<Object>, BoxError> {
+            Err(match self.1 {
+                true => Temporary::new("busy").into(),
+                false => "lists are forbidden".into(),
+            })
+        }
+
+        fn object(&self, key: &str) -> Result<Object, BoxError> {
+            self.0.object(key)
+        }
+
+        fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
+            self.0.read(object, range)
+        }
+    }
+
+    let build = |is_busy| {
+        let store = Unlisted(shards(&[5, 3]), is_busy);
+        WebDataset::builder(store, "{000.tar.gz,001.tar}").stream(number)
+    };
+    assert_eq!(all(&single(build(false).unwrap()), 0).len(), 8);
+    assert!(build(true).unwrap_err().to_string().contains("busy"));
+}
+
+/// A store that stays away: a program that stops at the first error does, and so does one that stops at the tenth. Each goes on later.
+#[test]
+fn a_store_that_stays_away_is_an_error_for_each_batch() {
+    let store = Arc::new(shards(&[12, 12, 12]));
+    let build = || {
+        let stream = numbers(Arc::clone(&store)).shuffle(10);
+        drawing(stream, 4, 2, OnError::Fail)
+    };
+    let whole: Vec<_> = build().epoch(0).flat_map(Result::unwrap).collect();
+    for most in [1, 10] {
+        store.trap("001.tar", 9_000, Trap::Fails);
+        let loader = build();
+        let (mut given, mut errors) = (Vec::new(), 0);
+        for batch in loader.epoch(0) {
+            match batch {
+                Ok(samples) => given.extend(samples),
+                Err(_) => errors += 1,
+            }
+            if errors == most {
+                break;
+            }
+        }
+        assert_eq!(errors, most);
+        let state = loader.state();
+        drop(loader);
+        *store.trap.lock().unwrap() = None;
+        let later = build();
+        let rest = later.resume(0..1, &state).unwrap().flatten();
+        given.extend(rest.flat_map(Result::unwrap));
+        assert!(given == whole, "{most}");
+    }
+    // Whatever the quota, it is told in the end.
+    store.trap("001.tar", 9_000, Trap::Fails);
+    let skips = OnError::Skip { at_most: u64::MAX };
+    let loader = drawing(numbers(Arc::clone(&store)).shuffle(10), 4, 2, skips);
+    let mut results = loader.epoch(0);
+    let mut errors = std::iter::from_fn(|| results.find_map(Result::err)).take(2);
+    assert!(errors.all(|error| error.to_string().contains("503")));
+    assert!(loader.stats().bad.skipped >= 32, "{}", loader.stats());
 }
 
 /// What is lost for good is one error. If it comes back nevertheless, a state within a window that it was in is refused.
@@ -1156,17 +1329,408 @@ fn shards_of_wids_are_counted() {
 }
 
 #[test]
-fn the_error_of_a_shard_is_a_shard_error() {
-    let store = Memory::of([("a.tar.gz", gzip(&middle())[..900].to_vec())]);
-    let loader = single(
+fn the_error_of_a_shard_is_found_however_many_lie_between() {
+    let cut_off = || gzip(&middle())[..900].to_vec();
+    let stream = || {
+        let store = Memory::of([("a.tar.gz", cut_off())]);
         WebDataset::builder(store, "a.tar.gz")
             .stream(number)
-            .unwrap(),
-    );
-    let error = loader.epoch(0).find_map(Result::err).unwrap();
-    let Error::Sample(_, cause) = &error else {
-        panic!("{error}")
+            .unwrap()
     };
-    let cause = cause.downcast_ref::<ShardError>().unwrap();
-    assert_eq!(cause.shard(), "a.tar.gz");
+    let shard = |error: &Error| {
+        let found = ShardError::find(error);
+        found.map(|found| (found.shard().to_owned(), found.key().is_some()))
+    };
+    let of = |loader: DataLoader<Vec<u64>, Iterable>| {
+        let error = loader.epoch(0).find_map(Result::err).unwrap();
+        shard(&error).unwrap_or_else(|| panic!("{error}"))
+    };
+    assert_eq!(of(single(stream())).0, "a.tar.gz");
+    assert_eq!(
+        of(single(stream().filter(|_, _| Ok(true)).shuffle(3))).0,
+        "a.tar.gz"
+    );
+    let texts = stream().map(|number, _| Ok(vec![number as u32; 2])).pack(3);
+    let rows = texts.unwrap().map(|row, _| Ok(row.tokens.len() as u64));
+    assert_eq!(of(single(rows)).0, "a.tar.gz");
+    // What a data set with an index says of the extent that it could not fetch.
+    let store = Arc::new(Memory::of([("a.tar", middle())]));
+    let data = WebDataset::builder(Arc::clone(&store), "a.tar")
+        .build(number)
+        .unwrap();
+    store.trap("a.tar", 700, Trap::GivesTooLittle);
+    let loader = DataLoader::builder(data).batch_size(2).build().unwrap();
+    let error = loader.epoch(0).find_map(Result::err).unwrap();
+    assert_eq!(shard(&error), Some(("a.tar".to_owned(), false)), "{error}");
+    // What a builder says, and what is none.
+    let refused =
+        WebDataset::builder(Memory::of([("a.tar.gz", cut_off())]), "a.tar.gz").build(number);
+    let found = refused.map(|_| ()).map_err(|error| shard(&error).is_some());
+    assert_eq!(found, Err(true));
+    assert!(shard(&Error::WrongThread).is_none());
+}
+
+/// What may go away is tried again, whatever its store says of it.
+#[test]
+fn a_word_of_a_store_is_enough_to_try_again() {
+    let store = Arc::new(Memory::of([("a.tar", middle())]));
+    let data = WebDataset::builder(Arc::clone(&store), "a.tar")
+        .build(number)
+        .unwrap();
+    store.trap("a.tar", 700, Trap::FailsInAWord);
+    let builder = DataLoader::builder(data).batch_size(6);
+    let loader = builder.retry(3, std::time::Duration::ZERO).build().unwrap();
+    assert!(loader.epoch(0).next().unwrap().is_err());
+    assert!(loader.stats().bad.retried > 0, "{}", loader.stats());
+}
+
+/// What comes of a shard does not depend on where a run began to read it: so no window is another one.
+#[test]
+fn what_a_shard_gives_is_the_same_from_any_state() {
+    let contents = |name: &str| {
+        let (key, field) = name.split_once('.').unwrap();
+        let number: u64 = key.parse().unwrap();
+        match field {
+            "bin" => noise(number, 300),
+            _ => number.to_string().into_bytes(),
+        }
+    };
+    // Samples that lack something, one whose halves lie apart, and one that is there twice.
+    let files = [
+        "00001.bin",
+        "00001.cls",
+        "00002.bin",
+        "00003.bin",
+        "00003.cls",
+        "00004.cls",
+        "00004.bin",
+        "00002.cls",
+        "00005.bin",
+        "00005.cls",
+        "00006.cls",
+        "00007.bin",
+        "00007.cls",
+        "00008.bin",
+        "00008.cls",
+    ];
+    let archive = tar(files.map(|name| (name, contents(name))));
+    let index = br#"{"wids_version": 1, "shardlist": [{"url": "a.tar", "nsamples": 12}, {"url": "b.tar.gz", "nsamples": 9}]}"#;
+    let store = Arc::new(Memory::of([
+        ("index.json", index.to_vec()),
+        ("a.tar", archive.clone()),
+        ("b.tar.gz", gzip(&archive)),
+    ]));
+    for skips in [true, false] {
+        for window in [1, 4, 50] {
+            let build = || {
+                let shards = WebDataset::from_wids(Arc::clone(&store), "index.json").unwrap();
+                let shards = shards.field("bin").field("cls").skip_incomplete(skips);
+                single(
+                    shards
+                        .stream(number)
+                        .unwrap()
+                        .with_open_shards(1)
+                        .shuffle(window),
+                )
+            };
+            let loader = build();
+            let (mut expected, mut states) = (Vec::new(), Vec::new());
+            for batch in loader.epoch(0) {
+                expected.push(batch.map_err(|error| error.to_string()));
+                states.push(loader.state());
+            }
+            let counts = expected
+                .iter()
+                .filter(|found| matches!(found, Err(error) if error.contains("samples, and")));
+            assert_eq!(counts.count(), 1, "{expected:?}");
+            for (before, state) in (1..).zip(&states) {
+                let again = build();
+                let rest = again.resume(0..1, state).unwrap().flatten();
+                let rest: Vec<_> = rest
+                    .map(|batch| batch.map_err(|error| cause(&error.to_string())))
+                    .collect();
+                let expected = expected[before..].iter().cloned();
+                let mut expected: Vec<_> = expected
+                    .map(|found| found.map_err(|error| cause(&error)))
+                    .collect();
+                // (A key that came before is not known where reading began behind it: that is said in the documentation.)
+                if !skips {
+                    expected.iter_mut().zip(&rest).for_each(|(expected, rest)| {
+                        if matches!((&*expected, rest), (Err(twice), Err(lacks)) if twice.contains("have this key") && lacks.contains("has no field")) {
+                            *expected = rest.clone();
+                        }
+                    });
+                }
+                assert_eq!(rest, expected, "window {window}, behind {before}");
+            }
+        }
+    }
+}
+
+/// What an error says without the sample that it is of.
+fn cause(said: &str) -> String {
+    said.split_once(".tar")
+        .map_or(said, |(_, rest)| rest)
+        .to_owned()
+}
+
+/// The last sample of a shard whose end is wrong is whole, and the error is the shard's.
+#[test]
+fn what_is_wrong_with_a_shards_end_costs_no_sample() {
+    let mut checksum = gzip(&middle());
+    let at = checksum.len() - 6;
+    checksum[at] ^= 1;
+    for (key, bytes) in [
+        ("001.tar.gz", checksum),
+        ("001.tar.gz", gzip(&[middle(), middle()].concat())),
+        ("001.tar", [middle(), middle()].concat()),
+        ("001.tar.gz", [gzip(&middle()), b"more".to_vec()].concat()),
+    ] {
+        let (found, errors) = with_middle(key, bytes);
+        assert_eq!((found.len(), errors.len()), (18, 1), "{errors:?}");
+        assert!(!errors[0].contains("sample \""), "{errors:?}");
+    }
+}
+
+/// Whatever the order of the states, each rank comes to the same.
+#[test]
+fn the_order_of_the_states_does_not_matter() {
+    let source = numbers(shards(&[9; 16])).shuffle(7);
+    let mut states = ranks(&source, &[], &[3, 3, 3, 3], &mut Vec::new());
+    let again = ranks(&source, &states, &[2, 2, 2], &mut Vec::new());
+    let dealt = |states: &[IterableState], ranks| -> Vec<IterableState> {
+        let of_rank = |at| {
+            loader(source.clone(), rank(at, ranks), 2)
+                .hand_over(states)
+                .unwrap()
+        };
+        (0..ranks).map(of_rank).collect()
+    };
+    let expected = dealt(&states, 3);
+    states.reverse();
+    assert_eq!(dealt(&states, 3), expected);
+    states.swap(1, 2);
+    assert_eq!(dealt(&states, 3), expected);
+    let (expected, rotated) = (dealt(&again, 5), [&again[1..], &again[..1]].concat());
+    assert_eq!(dealt(&rotated, 5), expected);
+}
+
+/// A rank that has ended its epoch had numbers that no other is given.
+#[test]
+fn no_two_samples_draw_the_same_though_a_rank_has_ended() {
+    let sizes = [40, 2, 2, 2];
+    let store = Arc::new(shards(&sizes));
+    let build = |at, ranks| {
+        let stream = numbers(Arc::clone(&store)).with_shuffled_shards(false);
+        let stream = stream.map(drawn).filter(|_, _| Ok(true));
+        let stream = stream
+            .map(|(number, early): (u64, u64), rng| Ok((number, early, rng.range(0..1u64 << 40))));
+        let builder = DataLoader::iterable(stream)
+            .batch_size(1)
+            .seed(7)
+            .world(rank(at, ranks));
+        builder
+            .collate_fn(|samples, _| Ok(samples))
+            .build()
+            .unwrap()
+    };
+    let (mut given, mut states) = (Vec::new(), Vec::new());
+    // Of four ranks, the second has had all of its epoch, which the third has hardly begun. The first has most of its left.
+    for (at, batches) in [(0, 1), (1, 9), (2, 1), (3, 9)] {
+        let loader = build(at, 4);
+        let mut epoch = loader.epoch(0);
+        given.extend(epoch.by_ref().take(batches).flat_map(Result::unwrap));
+        states.push(epoch.state());
+    }
+    assert_eq!(
+        states.iter().map(IterableState::epoch).collect::<Vec<_>>(),
+        [0, 1, 0, 1]
+    );
+    for at in 0..2 {
+        let loader = build(at, 2);
+        let state = loader.hand_over(&states).unwrap();
+        let rest = loader.resume(0..1, &state).unwrap().flatten();
+        given.extend(rest.flat_map(Result::unwrap));
+    }
+    assert_eq!(given.len(), 46);
+    for draw in [
+        |sample: &(u64, u64, u64)| sample.1,
+        |sample: &(u64, u64, u64)| sample.2,
+    ] {
+        let draws: std::collections::BTreeSet<u64> = given.iter().map(draw).collect();
+        assert_eq!(draws.len(), given.len(), "{given:?}");
+    }
+}
+
+/// A window that was dealt to a rank and cannot be read as it was ends the run: nothing of it is left out.
+#[test]
+fn a_dealt_window_that_is_another_one_ends_the_run() {
+    let store = Arc::new(shards(&[9; 8]));
+    let source = numbers(Arc::clone(&store)).shuffle(10);
+    let states = ranks(&source, &[], &[3, 3], &mut Vec::new());
+    for trap in [Trap::Panics, Trap::GivesTooLittle] {
+        let builder = DataLoader::iterable(source.clone()).seed(7).num_workers(1);
+        let builder = builder.on_error(OnError::Skip { at_most: 1 });
+        let alone = builder
+            .collate_fn(|samples, _| Ok(samples))
+            .build()
+            .unwrap();
+        let state = alone.hand_over(&states).unwrap();
+        let mut results = Vec::new();
+        for key in store.objects.keys() {
+            store.trap(key, 600, trap);
+            let found: Vec<_> = alone.resume(0..1, &state).unwrap().flatten().collect();
+            *store.trap.lock().unwrap() = None;
+            if let Some(Err(error)) = found.last() {
+                assert!(matches!(error, Error::Iterable { .. }), "{error}");
+                assert!(
+                    error.to_string().contains("go on from an earlier state"),
+                    "{error}"
+                );
+                assert!(found.iter().rev().skip(1).all(Result::is_ok));
+            }
+            results.push(found.last().is_some_and(Result::is_err));
+        }
+        assert!(results.contains(&true), "{results:?}");
+    }
+    // And with one that is as it was, a state between its items has what is left of it.
+    let alone = single(source.clone());
+    let state = alone.hand_over(&states).unwrap();
+    let whole: Vec<u64> = alone
+        .resume(0..1, &state)
+        .unwrap()
+        .flatten()
+        .flat_map(Result::unwrap)
+        .collect();
+    for given in 0..12 {
+        let mut epochs = alone.resume(0..1, &state).unwrap();
+        let mut begun = epochs.next().unwrap();
+        begun.by_ref().take(given).for_each(drop);
+        let state = begun.state();
+        drop(begun);
+        let rest: Vec<u64> = alone
+            .resume(0..1, &state)
+            .unwrap()
+            .flatten()
+            .flat_map(Result::unwrap)
+            .collect();
+        assert_eq!(rest, whole[given..]);
+    }
+}
+
+/// Runs a test of this file in a process of its own, which it says.
+#[cfg(all(unix, not(miri)))]
+fn is_alone(test: &str, stack: Option<&str>) -> bool {
+    const ALONE: &str = "PINFEED_TEST_ALONE_WITH_SHARDS";
+    if std::env::var_os(ALONE).is_some() {
+        return true;
+    }
+    let mut process = std::process::Command::new(std::env::current_exe().unwrap());
+    process
+        .args(["--exact", &format!("shard_streams::{test}"), "--nocapture"])
+        .env(ALONE, "1");
+    if let Some(bytes) = stack {
+        process.env("RUST_MIN_STACK", bytes);
+    }
+    let ended = process.output().unwrap();
+    let printed = String::from_utf8_lossy(&ended.stdout).into_owned()
+        + &String::from_utf8_lossy(&ended.stderr);
+    assert!(
+        ended.status.success() && printed.contains("1 passed"),
+        "{printed}"
+    );
+    false
+}
+
+/// In a forked child there are none of the threads that read shards.
+#[test]
+#[cfg(all(unix, not(miri)))]
+#[expect(unsafe_code, reason = "it forks")]
+fn a_forked_child_is_told_that_its_shards_are_read_elsewhere() {
+    if !is_alone(
+        "a_forked_child_is_told_that_its_shards_are_read_elsewhere",
+        None,
+    ) {
+        return;
+    }
+    let build = || {
+        let stream = numbers(shards(&[12, 12, 12])).shuffle(4);
+        let builder = DataLoader::iterable(stream).batch_size(2).seed(7);
+        builder
+            .collate_fn(|samples, _| Ok(samples))
+            .build()
+            .unwrap()
+    };
+    let whole: Vec<u64> = build().epoch(0).flat_map(Result::unwrap).collect();
+    let loader = build();
+    let mut epoch = loader.epoch(0);
+    let mut given = epoch.next().unwrap().unwrap();
+    // SAFETY: the child ends by itself, and runs none of the parent's code after that.
+    let process = unsafe { libc::fork() };
+    if process == 0 {
+        // SAFETY: it takes a number.
+        unsafe { libc::alarm(60) };
+        let child = || {
+            let error = epoch.find_map(Result::err).unwrap();
+            assert!(error.to_string().contains("forked"), "{error}");
+            assert!(epoch.next().is_none());
+            drop(epoch);
+        };
+        let is_ok = std::panic::catch_unwind(std::panic::AssertUnwindSafe(child)).is_ok();
+        // SAFETY: likewise.
+        unsafe { libc::_exit(i32::from(!is_ok)) }
+    }
+    let mut status = 0;
+    // SAFETY: it writes one number.
+    assert_eq!(unsafe { libc::waitpid(process, &mut status, 0) }, process);
+    assert_eq!(status, 0);
+    given.extend(epoch.flat_map(Result::unwrap));
+    assert_eq!(given, whole);
+}
+
+/// A thread that the system does not start for now is an error that names its shard, and costs no sample.
+#[test]
+#[cfg(all(target_os = "linux", not(miri)))]
+#[expect(unsafe_code, reason = "it sets a limit of its process")]
+fn a_thread_that_does_not_start_costs_no_sample() {
+    // (Each thread's stack takes more than the process may have; all else, hardly any.)
+    if !is_alone(
+        "a_thread_that_does_not_start_costs_no_sample",
+        Some("1073741824"),
+    ) {
+        return;
+    }
+    let build = || drawing(numbers(shards(&[6, 6, 6])).shuffle(4), 2, 0, OnError::Fail);
+    let whole: Vec<_> = build().epoch(0).flat_map(Result::unwrap).collect();
+    let limit = |bytes| {
+        let limit = libc::rlimit {
+            rlim_cur: bytes,
+            rlim_max: libc::RLIM_INFINITY,
+        };
+        // SAFETY: it reads a value of that type.
+        assert_eq!(unsafe { libc::setrlimit(libc::RLIMIT_AS, &limit) }, 0);
+    };
+    let has = std::fs::read_to_string("/proc/self/statm").unwrap();
+    let pages: u64 = has.split(' ').next().unwrap().parse().unwrap();
+    let loader = build();
+    let (mut given, mut errors) = (Vec::new(), 0);
+    limit(pages * 4_096 + (256 << 20));
+    for batch in loader.epoch(0) {
+        match batch {
+            Ok(samples) => given.extend(samples),
+            Err(error) => {
+                errors += 1;
+                let text = error.to_string();
+                let shard = ShardError::find(&error).map(ShardError::shard);
+                assert!(shard.is_some_and(|shard| text.contains(shard)), "{text}");
+                assert!(text.contains("no thread could be started"), "{text}");
+                if errors == 3 {
+                    limit(libc::RLIM_INFINITY);
+                }
+                assert!(errors < 10, "{text}");
+            }
+        }
+    }
+    // (Some more shards were opened meanwhile.)
+    assert!(given == whole && errors >= 3, "{errors}: {given:?}");
 }

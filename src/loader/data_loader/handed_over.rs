@@ -3,7 +3,7 @@
 use super::DataLoader;
 use crate::batch::Batch;
 use crate::error::Result;
-use crate::iterable::{Left, Shard};
+use crate::iterable::{Left, Shard, behind};
 use crate::loader::iterable_state::{IterableOwner, IterableState};
 use crate::loader::kind::{Iterable, owner};
 use crate::loader::state::wrong;
@@ -129,8 +129,9 @@ impl<B: Batch> DataLoader<B, Iterable> {
         let dealt =
             dealt.ok_or_else(|| wrong("the source has dealt what is left to too few ranks"))?;
         // Items are numbered on behind all of the ranks before, so that no two samples of an epoch draw the same random numbers.
+        // (One that has ended the epoch does not say any more how many it had.)
         let given = states.iter().filter(|state| state.epoch() == epoch);
-        let most = given.map(IterableState::items).max().unwrap_or(0);
+        let most = behind(given.map(IterableState::items).max().unwrap_or(0), &left);
         let items = (u128::from(most) * u128::from(ranks)).div_ceil(u128::from(loader.ranks));
         let items =
             u64::try_from(items).map_err(|_| wrong("it counts more items than there can be"))?;
@@ -138,21 +139,23 @@ impl<B: Batch> DataLoader<B, Iterable> {
     }
 }
 
-/// The states of all ranks of one run, each once. None: all are where every run begins.
+/// The states of all ranks of one run, each once, by rank: so what is dealt does not depend on the order in which they were given. None: all
+/// are from before the first batch.
 fn ranks(states: &[IterableState]) -> Result<Vec<(&IterableState, IterableOwner)>> {
     let owned = states
         .iter()
         .filter_map(|state| Some((state, state.owner()?)));
-    let saved: Vec<_> = owned.collect();
+    let mut saved: Vec<_> = owned.collect();
+    saved.sort_by_key(|(_, owner)| owner.rank);
     let Some((_, first)) = saved.first() else {
         return match states.is_empty() {
-            true => Err(wrong("there is none: those of all ranks are needed")),
+            true => Err(wrong("there is none: pass the states of all ranks")),
             false => Ok(saved),
         };
     };
     if saved.len() < states.len() {
         return Err(wrong(
-            "one is where any run begins, and others are not: it was not saved by a rank of this run",
+            "one state is from before the first batch, the others are not: it was not saved by a rank of this run",
         ));
     }
     let ranks = first.ranks;
@@ -169,7 +172,7 @@ fn ranks(states: &[IterableState]) -> Result<Vec<(&IterableState, IterableOwner)
             Some(has) => *has = true,
             None => {
                 return Err(wrong(format!(
-                    "there are {} of {ranks} ranks: those of all are needed, for each knows only what it has left itself",
+                    "there are {} of {ranks} ranks: pass the states of all ranks",
                     states.len()
                 )));
             }
@@ -178,7 +181,7 @@ fn ranks(states: &[IterableState]) -> Result<Vec<(&IterableState, IterableOwner)
     match has.len() as u64 == ranks {
         true => Ok(saved),
         false => Err(wrong(format!(
-            "there are {} of {ranks} ranks: those of all are needed, for each knows only what it has left itself",
+            "there are {} of {ranks} ranks: pass the states of all ranks",
             states.len()
         ))),
     }

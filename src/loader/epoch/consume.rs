@@ -28,7 +28,7 @@ impl<B: Batch, K: Kind> Epoch<'_, B, K> {
     /// The batch that is given out was made of these items of an iterable.
     pub(super) fn reaches(&mut self, own: Option<Box<OwnItems<B>>>) {
         if let (Some(own), Some(reached)) = (own, &self.handle.reached) {
-            self.rows = Some(own.rows());
+            self.own = Some(own.place);
             let behind = own.into_reached(); // without the lock: items are the user's to drop
             *reached.lock() = behind;
         }
@@ -38,7 +38,10 @@ impl<B: Batch, K: Kind> Epoch<'_, B, K> {
     /// them failed. The epoch ends then, and the batch is not given out.
     pub(super) fn has_too_many_bad(&mut self, batch: u64, rows: Option<usize>) -> Option<Error> {
         self.bad?;
-        let rows = rows.unwrap_or_else(|| self.partition.batch_rows(batch));
+        let rows = rows.unwrap_or_else(|| match self.handle.reached {
+            None => self.partition.batch_rows(batch),
+            Some(_) => 0, // an iterable that had no items for it
+        });
         let bad = self.changes.as_ref().map_or(0, |changes| changes.bad());
         let is_last = self.left() <= 1;
         let too_many = self.bad.as_mut()?.add(rows, bad, is_last);
@@ -110,9 +113,10 @@ impl<B: Batch, K: Kind> Epoch<'_, B, K> {
             meter.first_waits.add(1);
         }
         if is_made {
-            let rows = self
-                .rows
-                .unwrap_or_else(|| self.partition.batch_rows(batch));
+            let rows = match self.own {
+                Some(own) => own.rows,
+                None => self.partition.batch_rows(batch),
+            };
             let left_out = self.changes.as_ref();
             let left_out = left_out.map_or(0, |changes| changes.skipped.len());
             meter.given_batches.add(1);

@@ -7,7 +7,7 @@ use super::on_error::{OnError, Retry};
 use crate::batch::Collate;
 use crate::dataset::Dataset;
 use crate::error::{Again, BoxError, CollateError, Error, Result, SampleId, is_temporary};
-use crate::iterable::{ItemIter, IterableDataset, Shard, progress};
+use crate::iterable::{ItemIter, IterableDataset, Shard, ask, progress};
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::epoch_plan::Hints;
 use crate::pipeline::plan::partition::Place;
@@ -120,6 +120,7 @@ where
             items: from.items,
             resumed: from.state,
             stream: None,
+            begun: Vec::new(),
         }))
     }
 
@@ -136,25 +137,27 @@ where
 struct Puller<S: IterableDataset, C> {
     parts: Arc<StreamParts<S, C>>,
     epoch: u64,
-    /// How many items were pulled, in this run and before.
+    /// How many items batches were given, in this run and before.
     items: u64,
     /// Where the iterable is to go when it is opened.
     resumed: Option<Vec<u8>>,
     stream: Option<S::Iter>,
+    /// Items that were pulled for a batch, behind which there were none for now: the next one begins with them.
+    begun: Vec<Slot<S::Item>>,
 }
 
 impl<S: IterableDataset, C> Puller<S, C> {
     /// Opens the iterable, and goes to where it begins.
-    fn open(&mut self) -> Result<S::Iter, BoxError> {
+    fn open(&self) -> Result<S::Iter, BoxError> {
         let mut stream = self.parts.source.open(self.epoch, self.parts.shard)?;
-        if let Some(state) = self.resumed.take() {
+        if let Some(state) = &self.resumed {
             progress()?;
-            stream.seek(&state)?;
+            stream.seek(state)?;
             return Ok(stream);
         }
         for _ in 0..self.items {
             progress()?;
-            if stream.next().is_none() {
+            if ask(&mut stream)?.is_none() {
                 return Err(format!(
                     "the run that is resumed had {} items of it, and it has fewer now",
                     self.items
@@ -163,6 +166,40 @@ impl<S: IterableDataset, C> Puller<S, C> {
             }
         }
         Ok(stream)
+    }
+
+    /// Pulls until there are the items of a batch. Returns whether the iterable has ended, and where it stands.
+    fn fill(&mut self) -> Result<(bool, Option<Vec<u8>>), BoxError> {
+        if self.stream.is_none() {
+            // (From its beginning or the state again, if it could not be read to there.)
+            self.stream = Some(self.open()?);
+            self.resumed = None;
+        }
+        let Some(stream) = &mut self.stream else {
+            return Ok((true, None));
+        };
+        while self.begun.len() < self.parts.batch_size {
+            progress()?;
+            match ask(stream)? {
+                Some(Ok(item)) => self.begun.push(Slot::Item(item)),
+                Some(Err(error)) => self.begun.push(Slot::Failed(error)),
+                None => return Ok((true, stream.state())),
+            }
+        }
+        Ok((false, stream.state()))
+    }
+
+    /// Why a batch is not there for now.
+    fn not_now(&self, place: Place, cause: BoxError) -> Error {
+        let row = self.begun.len();
+        let sample = SampleId {
+            index: self.items + row as u64,
+            row,
+            batch: place.batch,
+            epoch: self.epoch,
+            description: None,
+        };
+        Error::Sample(sample, cause)
     }
 }
 
@@ -176,56 +213,55 @@ where
         context: &Arc<EpochContext>,
         place: Place,
         offload: Offload,
-    ) -> Result<Option<Pulled<C::Batch>>> {
-        let epoch = self.epoch;
-        let failed = |source| Error::Iterable { epoch, source };
-        let mut stream = match self.stream.take() {
-            Some(stream) => stream,
-            None => self.open().map_err(failed)?,
-        };
-        let first = self.items;
-        let (mut slots, mut is_last) = (Vec::new(), false);
-        while slots.len() < self.parts.batch_size && !is_last {
-            progress().map_err(|interrupted| failed(interrupted.into()))?;
-            match stream.next() {
-                Some(Ok(item)) => slots.push(Mutex::new(Slot::Item(item))),
-                Some(Err(error)) => match error.downcast::<Again>() {
-                    Ok(again) => {
-                        // (The next batch asks again. This one has what it has.)
-                        slots.push(Mutex::new(Slot::Failed(again.0)));
-                        break;
-                    }
-                    Err(error) => slots.push(Mutex::new(Slot::Failed(error))),
-                },
-                None => is_last = true,
+    ) -> Result<Pulled<C::Batch>> {
+        // (How often it was asked in vain, since it had so many items.)
+        let (mut in_vain, mut had) = (0, self.begun.len());
+        let (is_last, state) = loop {
+            let error = match self.fill() {
+                Ok(filled) => break filled,
+                Err(error) => error,
+            };
+            if self.begun.len() > had {
+                (in_vain, had) = (0, self.begun.len());
             }
-        }
-        let is_short = is_last && slots.len() < self.parts.batch_size;
-        if slots.is_empty() || is_short && self.parts.drop_last {
-            return Ok(None);
-        }
-        // (Where the batch behind it begins was planned before it was known that this one is short.)
-        self.items += match is_last {
-            true => slots.len() as u64,
-            false => self.parts.batch_size as u64,
+            let (on_error, meter) = (self.parts.on_error, &context.meter);
+            match error.downcast::<Again>() {
+                Ok(again) if on_error.asks_again(in_vain, &again.0, meter) => in_vain += 1,
+                Ok(again) => return Ok(Pulled::NotNow(self.not_now(place, again.0))),
+                Err(source) => {
+                    let epoch = self.epoch;
+                    return Err(Error::Iterable { epoch, source });
+                }
+            }
         };
+        let slots = std::mem::take(&mut self.begun);
         let rows = slots.len();
+        let is_short = is_last && rows < self.parts.batch_size;
+        if rows == 0 || is_short && self.parts.drop_last {
+            return Ok(Pulled::Nothing);
+        }
+        let first = self.items;
+        self.items += rows as u64;
         let place = Place {
             rows,
             batch_rows: rows,
+            // Batches were planned before it was known that there would be no items for one of them, or fewer. What an item draws follows
+            // from its number, whatever batch it is in.
+            start: first
+                .saturating_mul(place.step)
+                .saturating_add(place.start % place.step),
             ..place
         };
         let reached = Reached {
             items: self.items,
-            state: stream.state(),
+            state,
             is_over: false,
         };
-        self.stream = Some(stream);
         let parts = &self.parts;
         let items = Items {
             parts: Arc::clone(parts),
             first,
-            slots,
+            slots: slots.into_iter().map(Mutex::new).collect(),
         };
         let factory = Arc::new(DatasetFactory {
             dataset: Arc::new(items),
@@ -242,11 +278,11 @@ where
             reached,
             keeps: parts.keeps,
         });
-        Ok(Some(Pulled {
+        Ok(Pulled::Items {
             build,
             own,
             is_last,
-        }))
+        })
     }
 }
 

@@ -1,5 +1,6 @@
 //! What becomes of samples that fail to load: their batch fails, others take their places, or they are left out.
 
+use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
@@ -68,6 +69,9 @@ pub enum OnError {
     ///
     /// Such a batch is loaded again, by one worker, so bad samples should be rare. Batches do not travel in parts. Prefer
     /// [`Replace`](OnError::Replace).
+    ///
+    /// An iterable that has nothing for now, such as a stream of shards whose store does not answer, has lost no sample. It is asked again, at
+    /// once, and that counts as one in the quota. After sixteen times without an item, there is an error in place of the batch.
     Skip {
         /// How many samples of an epoch may be left out.
         at_most: u64,
@@ -191,13 +195,13 @@ impl OnError {
                 Settled::Fail(can_rebuild(failed, meter.skipped.get() < at_most))
             }
             (OnError::Replace { at_most }, _) if meter.replaced.add_up_to(at_most) => {
-                note(&failed, "replaced", meter);
+                note(&failed.error, "replaced", meter);
                 Settled::Replace {
                     rebuild: (!takes_any).then(|| can_rebuild(failed, true)),
                 }
             }
             (OnError::Skip { at_most }, _) if meter.skipped.add_up_to(at_most) => {
-                note(&failed, "left out", meter);
+                note(&failed.error, "left out", meter);
                 Settled::Skip(failed)
             }
             _ => {
@@ -205,6 +209,24 @@ impl OnError {
                 Settled::Fail(failed)
             }
         }
+    }
+
+    /// An iterable has no item for now, which costs none: whether it is asked again at once, and that is counted as a sample that is left out.
+    /// `in_vain`: how often it was.
+    #[cold]
+    pub(crate) fn asks_again(self, in_vain: u32, error: &BoxError, meter: &Meter) -> bool {
+        let OnError::Skip { at_most } = self else {
+            return false;
+        };
+        if in_vain == MOST_ATTEMPTS {
+            return false;
+        }
+        if !meter.skipped.add_up_to(at_most) {
+            note_used_up(self, meter);
+            return false;
+        }
+        note(error, "asked for again", meter);
+        true
     }
 
     /// What becomes of a sample that only tells what the rows of an empty batch would be like: it cannot be left out, for there is no
@@ -223,8 +245,8 @@ impl OnError {
 }
 
 /// Lists a sample that failed. (Its error is the user's, and may panic when it is asked what it is.)
-fn note(failed: &Failed, becomes: &str, meter: &Meter) {
-    let say = AssertUnwindSafe(|| failed.error.to_string());
+fn note(failed: &dyn fmt::Display, becomes: &str, meter: &Meter) {
+    let say = AssertUnwindSafe(|| failed.to_string());
     let said = catch_unwind(say).unwrap_or_else(panic_message);
     if meter.note_bad(&said) {
         log::warn!("{said} (it is {becomes})");

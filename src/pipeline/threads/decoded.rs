@@ -194,7 +194,7 @@ impl<B: Batch> Pipeline<B> {
         match why {
             NotDecoded::Failed(error) => error,
             NotDecoded::Picture { row, error } => {
-                let place = context.place(task);
+                let place = self.place(context, task);
                 Error::Sample(self.factory.sample_id(context, place, row, None), error)
             }
         }

@@ -226,7 +226,7 @@ impl<B: Batch> Pipeline<B> {
         };
         let (seen, place) = (
             overdue.seen,
-            overdue.context.place(overdue.assignment.task()),
+            self.place(&overdue.context, overdue.assignment.task()),
         );
         let sample = seen.is_of_sample().then(|| {
             // What it calls of the program's may panic, and says so itself.

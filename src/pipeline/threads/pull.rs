@@ -1,7 +1,7 @@
 //! How one worker at a time pulls the items of a stream's tasks.
 //!
 //! A task is opened for the worker that pulls its items. When they are there, it has its rows, and is loaded as any task is. If there are
-//! none left, the task is gone again, and the epoch's end is known. So pulling is serial, and the order is the stream's; a task that is
+//! none left, the task is gone again, and the epoch's end is known. If there are none for now, the task is that error, and the next one asks again. So pulling is serial, and the order is the stream's; a task that is
 //! loaded never turns out to be shorter.
 //!
 //! The stream lies in its epoch's data while no thread pulls. The worker that pulls has taken it out, so no lock is held meanwhile. Between
@@ -17,7 +17,10 @@ use crate::error::{Error, Result, panic_message};
 use crate::iterable::{Watcher, watched};
 use crate::meter::Activity;
 use crate::pipeline::epoch::{EpochContext, EpochKey};
+use crate::pipeline::plan::partition::Place;
 use crate::pipeline::schedule::TaskId;
+use crate::pipeline::shared::data::TaskData;
+use crate::pipeline::shared::report::Then;
 use crate::pipeline::traits::{Pull, Pulled, TransferQueue};
 use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::{Arc, Instant, planted};
@@ -42,7 +45,7 @@ fn pull_items<B>(
     context: &Arc<EpochContext>,
     task: TaskId,
     offload: Offload,
-) -> Result<Option<Pulled<B>>> {
+) -> Result<Pulled<B>> {
     let place = context.place(task);
     // Unwind safety: a stream that panicked is not asked again.
     let pull = AssertUnwindSafe(|| stream.pull(context, place, offload));
@@ -77,6 +80,9 @@ impl<B: Batch> Pipeline<B> {
             context.meter.pulling_ns.add_since(start);
         }
         match pulled {
+            Ok(Pulled::NotNow(error)) if has_left => {
+                self.pull_later(context, task, error, stream);
+            }
             Ok(pulled) if has_left => self.note_pulled(context, task, pulled, stream),
             Err(error) if has_left => {
                 drop_each([stream]);
@@ -89,12 +95,12 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
-    /// Gives a task the items that were pulled for it, and the stream back to its epoch. `None`: there are none left, so the task goes.
+    /// Gives a task the items that were pulled for it, and the stream back to its epoch. If there are none left, the task goes.
     fn note_pulled(
         &self,
         context: &EpochContext,
         task: TaskId,
-        pulled: Option<Pulled<B>>,
+        pulled: Pulled<B>,
         stream: Box<dyn Pull<B>>,
     ) {
         let mut stream = Some(stream);
@@ -105,11 +111,11 @@ impl<B: Batch> Pipeline<B> {
         };
         // (If the consumer is just leaving the epoch, its end is known, and its tasks are about to go.)
         let count = match pulled {
-            Some(Pulled {
+            Pulled::Items {
                 build,
                 own,
                 is_last,
-            }) => {
+            } => {
                 session.schedule.pulled(task, own.place.rows);
                 let data = session.data(task);
                 data.build = Some(build);
@@ -123,7 +129,7 @@ impl<B: Batch> Pipeline<B> {
                     None
                 }
             }
-            None => {
+            Pulled::Nothing | Pulled::NotNow(_) => {
                 let schedule = &mut session.schedule;
                 let count =
                     schedule.close_end_before(task, context.epoch_entry, deferred.removed());
@@ -142,6 +148,33 @@ impl<B: Batch> Pipeline<B> {
         }
     }
 
+    /// A stream has no items of a task for now: the task is an error, and the next one asks again.
+    fn pull_later(
+        &self,
+        context: &EpochContext,
+        task: TaskId,
+        error: Error,
+        stream: Box<dyn Pull<B>>,
+    ) {
+        let queue = {
+            let mut state = self.lock();
+            let Some((session, deferred)) = state.session_of(context, task) else {
+                return state.deferred.drop_later((error, stream));
+            };
+            // (In one lock: the consumer may take the task at once, and a worker open the next.)
+            session.publish(task, Err(error), deferred);
+            match session.schedule.epoch(context.epoch_entry) {
+                Some(epoch) => epoch.stream = Some(stream),
+                None => deferred.drop_later(stream),
+            }
+            deferred.wake_workers = true;
+            session.queue(context.epoch_entry)
+        };
+        if let Some(queue) = queue {
+            self.follow_alone(context, task, Then::MakeWay(queue));
+        }
+    }
+
     /// A stream did not give the items of a task: the task is an error, and the epoch's last.
     pub(crate) fn fail_pull(&self, context: &EpochContext, task: TaskId, error: Error) {
         let (count, queue) = {
@@ -157,6 +190,13 @@ impl<B: Batch> Pipeline<B> {
             self.tell_end(context, queue.as_deref(), batches);
         }
         self.wake_workers(); // for the epoch after it
+    }
+
+    /// Where a task lies, which the plan does not know of one whose items were pulled.
+    pub(crate) fn place(&self, context: &EpochContext, task: TaskId) -> Place {
+        let own = |data: &mut TaskData<B>| Some(data.own.as_ref()?.place);
+        let own = self.shared.with_data(context, task, own);
+        own.flatten().unwrap_or_else(|| context.place(task))
     }
 
     /// It is known how many batches an epoch has. What may be sent beyond them is of the epoch after it.

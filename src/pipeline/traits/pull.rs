@@ -1,7 +1,7 @@
 //! What is asked of an iterable whose items are pulled.
 
 use super::{Build, Factory};
-use crate::error::{Result, drop_each};
+use crate::error::{Error, Result, drop_each};
 use crate::pipeline::epoch::EpochContext;
 use crate::pipeline::plan::partition::Place;
 use crate::sync::Arc;
@@ -18,21 +18,29 @@ pub(crate) struct StreamStart {
 
 /// The iterable of an epoch, with its type erased.
 pub(crate) trait Pull<B>: Send {
-    /// Pulls the items of the task at a place; fewer if the iterable ends, and `None` if it has ended before.
+    /// Pulls the items of the task at a place; fewer if the iterable ends.
+    ///
+    /// An error ends the epoch, and it is not pulled again.
     fn pull(
         &mut self,
         context: &Arc<EpochContext>,
         place: Place,
         offload: Offload,
-    ) -> Result<Option<Pulled<B>>>;
+    ) -> Result<Pulled<B>>;
 }
 
 /// What was pulled for a task.
-pub(crate) struct Pulled<B> {
-    pub(crate) build: Arc<dyn Build<B>>,
-    pub(crate) own: Box<OwnItems<B>>,
-    /// The iterable has ended.
-    pub(crate) is_last: bool,
+pub(crate) enum Pulled<B> {
+    Items {
+        build: Arc<dyn Build<B>>,
+        own: Box<OwnItems<B>>,
+        /// The iterable has ended.
+        is_last: bool,
+    },
+    /// There are not enough items for now. The task is this error, and the one behind it has the items that it would have had.
+    NotNow(Error),
+    /// The iterable had ended before.
+    Nothing,
 }
 
 /// The items that were pulled for a task.

@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::sync::{Arc, Condvar, Mutex};
+use crate::system::Process;
 
 /// A queue between a thread that gives and one that takes. The giver waits while what lies there weighs `most` or more.
 pub(super) fn ahead<T>(most: usize) -> (Giver<T>, Taker<T>) {
@@ -16,7 +17,11 @@ pub(super) fn ahead<T>(most: usize) -> (Giver<T>, Taker<T>) {
         }),
         changed: Condvar::new(),
     });
-    (Giver(Arc::clone(&queue)), Taker(queue))
+    let taker = Taker {
+        queue: Arc::clone(&queue),
+        process: Process::this(),
+    };
+    (Giver(queue), taker)
 }
 
 struct Queue<T> {
@@ -67,12 +72,21 @@ impl<T> Drop for Giver<T> {
     }
 }
 
-pub(super) struct Taker<T>(Arc<Queue<T>>);
+pub(super) struct Taker<T> {
+    queue: Arc<Queue<T>>,
+    /// In a process that was forked from it, there is no thread that gives, and one that is gone may have the lock.
+    process: Process,
+}
 
 impl<T> Taker<T> {
+    /// Whether the thread that gives is in the calling process. Otherwise, nothing is to be taken.
+    pub(super) fn is_here(&self) -> bool {
+        self.process.is_this()
+    }
+
     /// Waits for the next thing. `None`: the giver has gone, and there is none left.
     pub(super) fn take(&self) -> Option<T> {
-        let mut state = self.0.state.lock();
+        let mut state = self.queue.state.lock();
         let taken = loop {
             if let Some((thing, weight)) = state.things.pop_front() {
                 state.weight -= weight;
@@ -81,22 +95,25 @@ impl<T> Taker<T> {
             if state.is_over {
                 break None;
             }
-            self.0.changed.wait(&mut state);
+            self.queue.changed.wait(&mut state);
         };
         drop(state);
-        self.0.changed.notify_all();
+        self.queue.changed.notify_all();
         taken
     }
 }
 
 impl<T> Drop for Taker<T> {
     fn drop(&mut self) {
+        if !self.is_here() {
+            return;
+        }
         let things = {
-            let mut state = self.0.state.lock();
+            let mut state = self.queue.state.lock();
             state.is_left = true;
             std::mem::take(&mut state.things)
         };
-        self.0.changed.notify_all();
+        self.queue.changed.notify_all();
         drop(things); // without the lock
     }
 }

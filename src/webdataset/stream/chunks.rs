@@ -43,11 +43,7 @@ impl Chunks {
             // Unwind safety: the store is shared, and others call it anyway.
             let reads = AssertUnwindSafe(|| read(&*store, &object, from, range, &giver));
             if let Err(payload) = catch_unwind(reads) {
-                let what = format!(
-                    "{}: its store panicked: {}",
-                    object.key,
-                    panic_message(payload)
-                );
+                let what = format!("its store panicked: {}", panic_message(payload));
                 giver.give(Err(what.into()), 1);
             }
         })?;
@@ -80,8 +76,7 @@ fn read(
             match bytes.len() as u64 == end - at {
                 true => Ok(bytes),
                 false => Err(format!(
-                    "{}: its store gave {} bytes for {at}..{end}: if the store is yours, `read` must give the whole range or an error",
-                    store.locate(&object.key),
+                    "its store gave {} bytes for {at}..{end}: if the store is yours, `read` must give the whole range or an error",
                     bytes.len()
                 )
                 .into()),

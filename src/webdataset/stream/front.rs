@@ -11,7 +11,7 @@ use crate::webdataset::error::Cause;
 use crate::webdataset::members::Archive;
 
 /// What of an archive was read last, and what follows.
-pub(super) struct Front {
+pub(super) struct Front<'a> {
     source: Unpacked,
     packing: Packing,
     failure: Failure,
@@ -20,33 +20,37 @@ pub(super) struct Front {
     block: Vec<u8>,
     /// Where the archive ended, once that was seen.
     end: Option<u64>,
+    /// Is told each time that so many bytes more were read; and how many were since. `false`: no more are wanted.
+    goes_on: &'a dyn Fn() -> bool,
+    untold: u64,
 }
 
 /// How much is read at once that is not wanted.
 const SKIPPED_AT_ONCE: u64 = 64 << 10;
 
-/// How much of what comes before the first sample is decompressed before the stream hears of it: a tenth of a second.
-const ADVANCED_AT_ONCE: u64 = 16 << 20;
+/// How much is read, or decompressed, before the stream hears of it: a tenth of a second.
+const UNTOLD: u64 = 16 << 20;
 
 /// How much memory a field has before its bytes are there. (A damaged header may say anything.)
 const TRUSTED: u64 = 1 << 20;
 
-impl Front {
+impl<'a> Front<'a> {
     /// Begins to read the archive in an object, by ranges of that many bytes. What is before byte `from` of it is not needed: it is not
-    /// read, unless the object is compressed.
+    /// read, unless the object is compressed. `goes_on` is told now and then that bytes were read; if it returns `false`, nothing more is read.
     pub(super) fn open(
         store: &Arc<dyn Store>,
         object: &Object,
         from: u64,
         range: u64,
-    ) -> Result<Front, Cause> {
+        goes_on: &'a dyn Fn() -> bool,
+    ) -> Result<Front<'a>, Cause> {
         if object.bytes == 0 {
             return Err(Cause::Empty);
         }
         let magic = 0..object.bytes.min(MAGIC);
         let start = |at| {
             let chunks = Chunks::start(Arc::clone(store), object.clone(), at, range);
-            chunks.map_err(|error| Cause::Store(error.into()))
+            chunks.map_err(Cause::Thread)
         };
         let (packing, chunks) = match from {
             0 => {
@@ -73,6 +77,8 @@ impl Front {
             start: if is_plain { from } else { 0 },
             block: Vec::new(),
             end: None,
+            goes_on,
+            untold: 0,
         })
     }
 
@@ -83,20 +89,24 @@ impl Front {
 
     /// Adds bytes to the block, until it has so many or the archive ends.
     fn fill(&mut self, count: u64) -> Result<(), Cause> {
-        let wanted = count.saturating_sub(self.block.len() as u64);
-        if wanted == 0 || self.end.is_some() {
-            return Ok(());
-        }
-        self.block.reserve(wanted.min(TRUSTED) as usize);
-        let read = self
-            .source
-            .by_ref()
-            .take(wanted)
-            .read_to_end(&mut self.block);
-        match read {
-            Ok(read) if (read as u64) < wanted => self.end = Some(self.at()),
-            Ok(_) => {}
-            Err(error) => return Err(self.failed(&error)),
+        while self.end.is_none() && (self.block.len() as u64) < count {
+            let wanted = (count - self.block.len() as u64).min(UNTOLD);
+            self.block.reserve(wanted.min(TRUSTED) as usize);
+            let mut some = self.source.by_ref().take(wanted);
+            let read = match some.read_to_end(&mut self.block) {
+                Ok(read) => read as u64,
+                Err(error) => return Err(self.failed(&error)),
+            };
+            if read < wanted {
+                self.end = Some(self.at());
+            }
+            self.untold += read;
+            if self.untold >= UNTOLD {
+                self.untold = 0;
+                if !(self.goes_on)() {
+                    return Err(Cause::Left);
+                }
+            }
         }
         Ok(())
     }
@@ -114,12 +124,6 @@ impl Front {
         Ok(())
     }
 
-    /// Goes some way towards byte `to`. `true`: it is there, or the archive has ended.
-    pub(super) fn advance(&mut self, to: u64) -> Result<bool, Cause> {
-        self.go_to(to.min(self.start.saturating_add(ADVANCED_AT_ONCE)))?;
-        Ok(self.start >= to || self.end.is_some())
-    }
-
     /// The contents of a member.
     pub(super) fn contents(&mut self, at: u64, count: u64, name: &str) -> Result<Vec<u8>, Cause> {
         self.go_to(at)?;
@@ -132,7 +136,12 @@ impl Front {
         }
         let rest = self.block.split_off(count as usize);
         self.start += count;
-        Ok(std::mem::replace(&mut self.block, rest))
+        let mut contents = std::mem::replace(&mut self.block, rest);
+        // (It may have had room for what was skipped before it, or twice as much as it needs; and a window keeps many.)
+        if contents.capacity() - contents.len() > contents.len() / 8 + 64 {
+            contents.shrink_to_fit();
+        }
+        Ok(contents)
     }
 
     /// Reads what follows the archive's end, if its compression has a checksum that is known only then.
@@ -169,7 +178,7 @@ fn peek(chunks: &mut Chunks) -> Result<&[u8], Cause> {
     })
 }
 
-impl Archive for Front {
+impl Archive for Front<'_> {
     fn bytes(&mut self, at: u64, count: u64) -> Result<&[u8], Cause> {
         self.go_to(at)?;
         if self.start < at {

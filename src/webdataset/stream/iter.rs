@@ -6,7 +6,7 @@ use super::Shards;
 use super::reader::{Behind, ShardReader, Step};
 use super::sample::StreamedSample;
 use super::standing::{Begun, Standing, wrong};
-use crate::error::{Again, BoxError};
+use crate::error::{Again, BoxError, Refused};
 use crate::iterable::{ItemIter, progress};
 use crate::sync::Arc;
 
@@ -40,7 +40,7 @@ impl WebStreamIter {
     fn read(&self, begun: Begun) -> ShardReader {
         // (A state's places are checked when it is read.)
         let shard = self.order.get(begun.place as usize).copied();
-        ShardReader::start(&self.shards, shard.unwrap_or(0) as usize, begun.offset)
+        ShardReader::start(&self.shards, shard.unwrap_or(0) as usize, begun)
     }
 
     /// Opens as many shards as are open at a time.
@@ -84,6 +84,11 @@ impl ItemIter for WebStreamIter {
     type Item = StreamedSample;
 
     fn next(&mut self) -> Option<Result<StreamedSample, BoxError>> {
+        if !self.readers.iter().all(ShardReader::is_here) {
+            let elsewhere = "this process was forked from the one that has the threads which read the shards: make data set and loader after the fork, \
+                             and go on from a state";
+            return Some(Err(Refused(elsewhere.into()).into()));
+        }
         self.fill();
         loop {
             let turn = self.standing.turn;
@@ -96,9 +101,9 @@ impl ItemIter for WebStreamIter {
                     }
                     continue;
                 }
-                Some(Step::Sample(sample, Behind::Next(offset))) => {
+                Some(Step::Sample(sample, Behind::Next { samples, offset })) => {
                     let begun = &mut self.standing.open[turn];
-                    (begun.samples, begun.offset) = (begun.samples + 1, offset);
+                    (begun.samples, begun.offset) = (samples, offset);
                     Some(sample)
                 }
                 Some(Step::Sample(sample, Behind::Nothing)) => {

@@ -43,7 +43,7 @@ const OPEN_SHARDS: usize = 4;
 /// Take it for shards that are compressed, or are read once only. Where an index can be had, a [`WebDataset`](super::WebDataset) mixes
 /// better, and ranks have equally many batches.
 ///
-/// *Ranks*: each epoch has the shards in another order, which follows from seed and epoch, and each rank has every so-many-th of it. A
+/// *Ranks*: each epoch has the shards in another order, which follows from seed and epoch, and each rank of `n` has every `n`-th of it. A
 /// rank reads [four](WebStream::with_open_shards) at a time, and takes samples from them in turn. So ranks have different numbers of
 /// batches, because shards have different numbers of samples.
 ///
@@ -53,20 +53,29 @@ const OPEN_SHARDS: usize = 4;
 /// *Resuming* is exact, also on another number of ranks: [`DataLoader::hand_over`](crate::DataLoader::hand_over). A shard that is
 /// compressed is decompressed from its front again, and one that is not is read from where its next sample begins.
 ///
-/// *Memory*: for each open shard two ranges of 4 MiB ([`extent_bytes`](super::WebDatasetBuilder::extent_bytes)), and 8 MiB of samples that
-/// are ahead, or one sample that is larger. Two threads of its own read and decompress it, whatever the number of workers.
+/// *Memory*: for each open shard two ranges of 4 MiB ([`extent_bytes`](super::WebDatasetBuilder::extent_bytes)), 8 MiB of samples that
+/// are ahead and one more sample of any size, the keys that were read of it, and what its decoder keeps: 32 KiB for gzip; for Zstandard
+/// the window that its writer chose, up to 128 MiB (`zstd -3`: 2 MiB; `zstd -19`: 8 MiB; `zstd --ultra -22`: 128 MiB). Two threads of its own read and
+/// decompress it, whatever the number of workers.
 ///
 /// # Errors
 ///
 /// The stream goes on behind each of these, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves them out. They are
-/// [`ShardError`]s, which name shard and key.
+/// [`ShardError`]s, which name shard and key; but what a store says that names the object itself stays its own error.
 ///
 /// - A sample that lacks a field, has one twice, or the key of another before it in its shard, is an error in its place.
 /// - A shard that cannot be read any further (cut off, damaged, a wrong checksum, gone from its store) is one error, in place of all that
 ///   would follow in it. Samples before that have come.
-/// - A store that does not answer for now ([`Temporary`](crate::error::Temporary)) costs no sample. The batch that is being made is that
-///   error, and the next one asks again, at the same place: as long as the program goes on, or
-///   [`OnError::Skip`](crate::loader::OnError::Skip) allows. So a run that stops at the error resumes exactly.
+/// - A store that does not answer for now (its error is [`Temporary`](crate::error::Temporary), or one of the system's that come and go)
+///   costs no sample. There is an error in place of the next batch, and the batch behind that has the samples that it would have had: it asks
+///   again, at the same place. Batches, random numbers and states are those of a run that met no error, and a run that stops at the error
+///   resumes exactly. With [`OnError::Skip`](crate::loader::OnError::Skip) it is asked again at once, as often as the quota
+///   says, and sixteen times in a row at most.
+///
+/// *A store that stays away* is asked again for each batch, without a limit of ours: each is an error, after as long as the store itself
+/// tries. So a loop that logs errors and goes on does not end; let it stop at the first one, or count them.
+///
+/// [`ShardError::find`] finds a shard's error in a batch's.
 ///
 /// If there are fewer shards than ranks, the stream does not open.
 ///
@@ -188,7 +197,7 @@ impl<T: Send + 'static> IterableDataset for WebStream<T> {
         let (shards, ranks) = (self.shards.list.len() as u64, shard.ranks());
         if shards < ranks {
             return Err(format!(
-                "there are {shards} shards for {ranks} ranks, and each shard goes to one rank: pack them as {ranks} at least"
+                "there are {shards} shards for {ranks} ranks, and each shard goes to one rank: repack the data into at least {ranks} shards"
             )
             .into());
         }

@@ -10,9 +10,9 @@ use crate::error::BoxError;
 pub(super) struct Begun {
     /// Its place in the epoch's order.
     pub(super) place: u64,
-    /// How many samples of it were given out.
+    /// How many samples begin before that, those that were left out among them.
     pub(super) samples: u64,
-    /// Where the next one begins in its archive.
+    /// Where it begins in the shard's archive.
     pub(super) offset: u64,
 }
 
