@@ -205,8 +205,9 @@ impl Group {
                 // (All of them need the dictionary, which lies before the first.)
                 touched = number(first.offset).saturating_sub(start) as f64;
                 share = touched * share_of_rows;
-                for at in from.saturating_sub(1).min(to)..to {
-                    let bytes = number(pages[at].compressed_page_size.into()) as f64;
+                let from = from.saturating_sub(1).min(to);
+                for (at, page) in (from..to).zip(&pages[from..to]) {
+                    let bytes = number(page.compressed_page_size.into()) as f64;
                     let (begin, end) = (begin(at), begin(at + 1));
                     let inside = end.min(rows.end).saturating_sub(begin.max(rows.start));
                     touched += bytes;
