@@ -83,22 +83,23 @@ impl ParquetBuilder {
 
     /// Takes the rows that meet this condition, and all others that were set.
     ///
-    /// A condition on a folder's column (`year=2024/`) leaves out its files, which are not looked at. For others, a row group is left out or taken by
-    /// its statistics, if these decide. If they do not, `build` reads the condition's columns of the row group, and no others, because a data
-    /// set knows how many samples it has: that is one pass over these columns, and 4 bytes for each row that is taken of such a row group. All cores
-    /// decode them, with 1 GiB of row groups at most in memory, or one that is larger.
+    /// A condition on a folder's column (`year=2024/`) leaves out its files, which are not looked at. For others, a row group is left out
+    /// or taken by its statistics, if these decide. If they do not, `build` reads the condition's columns of the row group, and no others,
+    /// because a data set knows how many samples it has: that is one pass over these columns, and 4 bytes for each row that is taken of
+    /// such a row group. All cores decode them, with 1 GiB of row groups at most in memory, or one that is larger.
     pub fn filter(mut self, filter: Filter) -> ParquetBuilder {
         self.filters.push(filter);
         self
     }
 
-    /// How much memory a block takes, about: what is read, and what it is once it is decoded. A row group that takes more is read in parts, where it has
-    /// a page index. Default: 8 MiB, so that the 384 blocks that are open at a time take 3 GiB; less where all files together take less
-    /// than 24 GiB, so that there are 3,072 blocks all the same (384 that are open at a time, eight times over), but 64 KiB at least.
+    /// How much memory a block takes, about: what is read, and what it is once it is decoded. A row group that takes more is read in parts,
+    /// where it has a page index. Default: 8 MiB, so that the 384 blocks that are open at a time take 3 GiB; less where all files together
+    /// take less than 24 GiB, so that there are 3,072 blocks all the same (384 that are open at a time, eight times over), but 64 KiB at
+    /// least.
     ///
-    /// Parts begin where pages of the largest column do, and a page is 1 MiB or 20,000 rows by most writers' defaults. They are larger where pages of other
-    /// columns have many more rows, because each part reads all pages that it has rows of: at most 1.5 times its share. A row group without a
-    /// page index is read whole, whatever this says.
+    /// Parts begin where pages of the largest column do, and a page is 1 MiB or 20,000 rows by most writers' defaults. They are larger
+    /// where pages of other columns have many more rows, because each part reads all pages that it has rows of: at most 1.5 times its
+    /// share. A row group without a page index is read whole, whatever this says.
     ///
     /// Larger blocks are fewer requests. Smaller ones mix better, and take less memory. It decides the order, so another size is refused
     /// where a run is resumed.

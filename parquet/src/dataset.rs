@@ -128,18 +128,19 @@ impl Parquet<()> {
     /// sets in other formats. Default: `main`, as it was when it was downloaded last.
     ///
     /// A file belongs to the split that it is called (`data/train-00000-of-00012.parquet`, `train.parquet`), or that its folder is
-    /// (`default/train/0000.parquet`). If there is none, names that have it as a word are taken (`squad-train.parquet`), unless they are several
-    /// (`train_sft`, `train_gen`), and the words that `datasets` knows for it: `training`; `valid`, `val` and `dev` for `validation`; `testing`,
+    /// (`default/train/0000.parquet`). If there is none, names that have it as a word are taken (`squad-train.parquet`), unless they are
+    /// several (`train_sft`, `train_gen`), and the words that `datasets` knows for it: `training`; `valid`, `val` and `dev` for
+    /// `validation`; `testing`,
     /// `eval` and `evaluation` for `test`. Where no name has any of these, all files are `train`. What a data set's README says of its files is
     /// not read: where it says something else, [`open`](Parquet::open) the files by a pattern.
     ///
-    /// The hub makes Parquet of only the first 5 GB of some data sets, in folders called `partial-train`: these are taken, and a line in the
-    /// log says so.
+    /// The hub makes Parquet of only the first 5 GB of some data sets, in folders called `partial-train`: these are taken, and a line in
+    /// the log says so.
     ///
     /// # Errors
     ///
-    /// If it is not there, not complete (`-of-00012`), has no such split, or several that it may be, or several configurations. Nothing is downloaded:
-    /// the error has the command that does it.
+    /// If it is not there, not complete (`-of-00012`), has no such split, or several that it may be, or several configurations. Nothing is
+    /// downloaded: the error has the command that does it.
     pub fn hub(name: &str, split: &str) -> Result<ParquetBuilder> {
         Parquet::of_hub(name, None, split)
     }

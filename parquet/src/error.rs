@@ -27,8 +27,8 @@ impl ParquetError {
         }))
     }
 
-    /// Finds it among the causes of an error: of a loader's [`Error`], or of what [`Dataset::get`](pinfeed::Dataset::get) returns. The samples of a row
-    /// group that cannot be read share one error, which has this one as its [`source`](StdError::source).
+    /// Finds it among the causes of an error: of a loader's [`Error`], or of what [`Dataset::get`](pinfeed::Dataset::get) returns. The
+    /// samples of a row group that cannot be read share one error, which has this one as its [`source`](StdError::source).
     ///
     /// # Examples
     ///

@@ -267,7 +267,8 @@ impl Asked<'_> {
         Ok(Files { keys, is_partial })
     }
 
-    /// The files that may be of the split, and the configurations that have such ones: by their names, or else by words in these, or else all.
+    /// The files that may be of the split, and the configurations that have such ones: by their names, or else by words in these, or else
+    /// all.
     fn found<'k>(&self, parquet: &[&'k str]) -> (Vec<Found<'k>>, BTreeSet<String>) {
         let split = self.split;
         let words = WORDS.iter().find(|words| words[0] == split);

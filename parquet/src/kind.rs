@@ -69,9 +69,9 @@ fn walk(field: &Field, path: &str, lists: usize, leaves: &mut Vec<Leaf>) {
 
 /// The schema that columns are decoded by.
 ///
-/// Texts and bytes are views: what is decoded then points into the pages, so that no value of a dictionary is repeated, and a column takes no
-/// more memory than its pages and 16 bytes for each value. Timestamps of 96 bits (Spark's and Impala's) are in microseconds: in nanoseconds,
-/// 64 bits hold the years 1677 to 2262 only, and arrow's decoder wraps around beyond them without a word.
+/// Texts and bytes are views: what is decoded then points into the pages, so that no value of a dictionary is repeated, and a column takes
+/// no more memory than its pages and 16 bytes for each value. Timestamps of 96 bits (Spark's and Impala's) are in microseconds: in
+/// nanoseconds, 64 bits hold the years 1677 to 2262 only, and arrow's decoder wraps around beyond them without a word.
 pub(crate) fn decoded(schema: &Schema, is_of_96_bits: impl Fn(usize) -> bool) -> Schema {
     let mut leaf = 0;
     let fields = schema.fields().iter();

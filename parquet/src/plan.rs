@@ -236,8 +236,8 @@ impl Group {
         self.has_index = chosen.iter().all(has_index);
     }
 
-    /// Cuts it where pages of its largest column begin, into parts that take about so many bytes, read and decoded; into fewer, if pages of other columns
-    /// would be read too often. Returns how many samples each has.
+    /// Cuts it where pages of its largest column begin, into parts that take about so many bytes, read and decoded; into fewer, if pages of
+    /// other columns would be read too often. Returns how many samples each has.
     pub(crate) fn cut(&self, file: &File, leaves: &[Leaf], part_bytes: u64) -> Vec<u64> {
         let metadata = file.reader.metadata();
         let row_group = metadata.row_group(self.row_group);
@@ -394,8 +394,8 @@ pub(crate) struct Batch {
     pub(crate) columns: Vec<Column>,
 }
 
-/// Reads columns of a row group, and decodes them a batch at a time: columns as the data set lists them. While it decodes, it has one of the cores, if
-/// some are given.
+/// Reads columns of a row group, and decodes them a batch at a time: columns as the data set lists them. While it decodes, it has one of
+/// the cores, if some are given.
 pub(crate) fn read(
     store: &dyn Store,
     file: &File,

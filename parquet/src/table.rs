@@ -28,13 +28,13 @@ impl ParquetBuilder {
     /// filters, have the same rows. Columns come in the order in which they are [asked for](ParquetBuilder::columns), those of folders
     /// (`year=2024/`) if they are; if none is asked for, all that `build` reads.
     ///
-    /// All cores decode, while up to 16 threads read (as many as there are cores, if those are more). Beside the tensor, there is 1 GiB in memory at
-    /// most, read and decoded, or one row group that is larger.
+    /// All cores decode, while up to 16 threads read (as many as there are cores, if those are more). Beside the tensor, there is 1 GiB in
+    /// memory at most, read and decoded, or one row group that is larger.
     ///
     /// # Errors
     ///
-    /// Those of [`build`](ParquetBuilder::build); if there is no column; if one has no numbers (lists among them), or a value is null or does not
-    /// fit; if there is not enough memory.
+    /// Those of [`build`](ParquetBuilder::build); if there is no column; if one has no numbers (lists among them), or a value is null or
+    /// does not fit; if there is not enough memory.
     ///
     /// # Examples
     ///
