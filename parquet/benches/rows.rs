@@ -2,7 +2,8 @@
 //!
 //!     cargo bench -p pinfeed-parquet --bench rows -- /tmp/rows
 //!
-//! A second argument is what to measure: `numbers`, `tensor` or `images`. `rows.py` beside this file writes the folder, says what is in it, and measures `datasets` and LitData. A line is the best of three epochs.
+//! arrow's reader has two rows for numbers: one drops what it decodes, as the least that any reader must do, and one copies it into tensors, as
+//! `tensor` does. A second argument is what to measure: `numbers`, `tensor` or `images`. `rows.py` beside this file writes the folder, says what is in it, and measures `datasets` and LitData. A line is the best of three epochs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a bench that cannot read its files ends
 
@@ -12,6 +13,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Instant;
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Int64Type};
 use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use pinfeed::collate::Stack;
 use pinfeed::dataset::IntoDataset;
@@ -70,14 +73,21 @@ fn processor_seconds() -> f64 {
         / 100.0
 }
 
-/// Decodes all files, each by one of several threads, and drops what comes.
-fn arrow(folder: &Path, threads: usize) -> u64 {
+/// The Parquet files of a folder, in order.
+fn files(folder: &Path) -> Vec<PathBuf> {
     let files = fs::read_dir(folder)
         .unwrap()
         .map(|entry| entry.unwrap().path());
-    let files: Vec<PathBuf> = files
+    let mut files: Vec<PathBuf> = files
         .filter(|path| path.extension().is_some_and(|of| of == "parquet"))
         .collect();
+    files.sort();
+    files
+}
+
+/// Decodes all files, each by one of several threads, and drops what comes.
+fn arrow(folder: &Path, threads: usize) -> u64 {
+    let files = files(folder);
     let (files, rows) = (Mutex::new(files), Mutex::new(0));
     thread::scope(|scope| {
         for _ in 0..threads {
@@ -97,6 +107,58 @@ fn arrow(folder: &Path, threads: usize) -> u64 {
         }
     });
     rows.into_inner().unwrap()
+}
+
+/// Decodes all files, each by one of several threads, and copies what comes into two tensors: the eight features of a row beside each other, and
+/// labels.
+fn arrow_tensor(folder: &Path, threads: usize) -> u64 {
+    let readers = files(folder)
+        .into_iter()
+        .map(|file| ParquetRecordBatchReaderBuilder::try_new(File::open(file).unwrap()).unwrap());
+    let readers: Vec<_> = readers.collect();
+    let rows_of = |of: &ParquetRecordBatchReaderBuilder<File>| {
+        usize::try_from(of.metadata().file_metadata().num_rows()).unwrap()
+    };
+    let rows: usize = readers.iter().map(rows_of).sum();
+    let (mut features, mut labels) = (vec![0f32; 8 * rows], vec![0i64; rows]);
+    let (mut rest, mut rest_of_labels) = (&mut features[..], &mut labels[..]);
+    let mut work = Vec::new();
+    for reader in readers {
+        let rows = rows_of(&reader);
+        let (own, behind) = rest.split_at_mut(8 * rows);
+        let (own_labels, labels_behind) = rest_of_labels.split_at_mut(rows);
+        (rest, rest_of_labels) = (behind, labels_behind);
+        work.push((reader, own, own_labels));
+    }
+    let work = Mutex::new(work);
+    thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let Some((reader, mut features, mut labels)) = work.lock().unwrap().pop()
+                    else {
+                        break;
+                    };
+                    for batch in reader.with_batch_size(8192).build().unwrap() {
+                        let batch = batch.unwrap();
+                        let (own, behind) = features.split_at_mut(8 * batch.num_rows());
+                        for (at, name) in FEATURES.into_iter().enumerate() {
+                            let column = batch.column_by_name(name).unwrap();
+                            let column = column.as_primitive::<Float32Type>().values();
+                            let rows = own.chunks_exact_mut(8).zip(column);
+                            rows.for_each(|(row, value)| row[at] = *value);
+                        }
+                        features = behind;
+                        let (own, behind) = labels.split_at_mut(batch.num_rows());
+                        let column = batch.column_by_name("y").unwrap();
+                        own.copy_from_slice(column.as_primitive::<Int64Type>().values());
+                        labels = behind;
+                    }
+                }
+            });
+        }
+    });
+    (features.len() / 8).min(labels.len()) as u64
 }
 
 fn epochs<B: Batch>(
@@ -161,6 +223,12 @@ fn numbers(folder: &Path) {
 
 /// Reading all numbers, and epochs of what was read.
 fn table(folder: &Path) {
+    for threads in [1, 2] {
+        let name = format!("arrow's reader, numbers, {threads} threads");
+        measure(&name, || arrow(folder, threads));
+        let name = format!("arrow's reader, numbers, into tensors, {threads} threads");
+        measure(&name, || arrow_tensor(folder, threads));
+    }
     let place = folder.display().to_string();
     let read = |columns: &[&'static str]| {
         Parquet::open(&place)

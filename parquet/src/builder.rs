@@ -1,14 +1,12 @@
 //! How files become a data set: [`ParquetBuilder`].
 
 use std::collections::BTreeSet;
-use std::panic::resume_unwind;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread;
+use std::sync::Arc;
 use std::time::Instant;
 
 use parquet::arrow::arrow_reader::{ArrowReaderMetadata, ArrowReaderOptions};
 use parquet::arrow::parquet_to_arrow_schema;
+use parquet::basic::Type;
 use parquet::file::metadata::ParquetMetaData;
 use pinfeed::sampler::Blocks;
 use pinfeed::store::{Object, Store};
@@ -19,17 +17,18 @@ use crate::error::{Cause, ParquetError};
 use crate::filter::{Filter, Known, Scalar};
 use crate::find::{self, Named};
 use crate::footer::{self, said};
-use crate::kind::{Kind, Leaf, leaves, with_views};
-use crate::plan::{Chosen, File, Group, read};
+use crate::kind::{self, Kind, Leaf, leaves};
+use crate::parallel::{Cores, decode_in_parallel, in_parallel};
+use crate::plan::{Chosen, File, Group, Wanted, bytes_of, read};
 use crate::row::Row;
-
-/// How many files are looked at at once: more than there are cores, because it waits for a disk or a network.
-const AT_ONCE: usize = 16;
 
 /// How many blocks there are where files are small: eight for each that is open, as `BlockSampler` wants for its usual 384.
 const USUAL_BLOCKS: u64 = 8 * 384;
 
-/// A row group that is read whole, and takes more than this, is worth a line in the log.
+/// How large a block is where files are large: 384 that are open, and one more, take 3 GiB, of the 4 GiB that `Blocked` has by default.
+const USUAL_BYTES: u64 = 8 << 20;
+
+/// A block that takes more than this is worth a line in the log.
 const LARGE: u64 = 256 << 20;
 
 /// What a data set is made of: files, the columns that are read of them, and which rows. [`Parquet::open`], [`Parquet::builder`] and
@@ -84,19 +83,23 @@ impl ParquetBuilder {
 
     /// Takes the rows that meet this condition, and all others that were set.
     ///
-    /// A condition on a folder's column (`year=2024/`) leaves out its files, which are not looked at. For others, a row group is left out or taken by
-    /// its statistics, if these decide. If they do not, `build` reads the condition's columns of the row group, and no others, because a data
-    /// set knows how many samples it has: that is one pass over these columns, and 4 bytes for each row that is taken of such a row group.
+    /// A condition on a folder's column (`year=2024/`) leaves out its files, which are not looked at. For others, a row group is left out
+    /// or taken by its statistics, if these decide. If they do not, `build` reads the condition's columns of the row group, and no others,
+    /// because a data set knows how many samples it has: that is one pass over these columns, and 4 bytes for each row that is taken of
+    /// such a row group. All cores decode them, with 1 GiB of row groups at most in memory, or one that is larger.
     pub fn filter(mut self, filter: Filter) -> ParquetBuilder {
         self.filters.push(filter);
         self
     }
 
-    /// How much of a row group is read at once, about, where it has a page index. Default: 8 MiB; less where all files together are smaller
-    /// than 24 GiB, so that there are 3,072 blocks all the same (384 that are open at a time, eight times over), but 64 KiB at least.
+    /// How much memory a block takes, about: what is read, and what it is once it is decoded. A row group that takes more is read in parts,
+    /// where it has a page index. Default: 8 MiB, so that the 384 blocks that are open at a time take 3 GiB; less where all files together
+    /// take less than 24 GiB, so that there are 3,072 blocks all the same (384 that are open at a time, eight times over), but 64 KiB at
+    /// least.
     ///
-    /// Parts begin where pages of the largest column do, and a page is 1 MiB by most writers' defaults. A row group without a page
-    /// index is read whole, whatever this says.
+    /// Parts begin where pages of the largest column do, and a page is 1 MiB or 20,000 rows by most writers' defaults. They are larger
+    /// where pages of other columns have many more rows, because each part reads all pages that it has rows of: at most 1.5 times its
+    /// share. A row group without a page index is read whole, whatever this says.
     ///
     /// Larger blocks are fewer requests. Smaller ones mix better, and take less memory. It decides the order, so another size is refused
     /// where a run is resumed.
@@ -133,14 +136,14 @@ impl ParquetBuilder {
         let store = &*self.store;
         let objects = find::find(store, &self.named)?;
         let listed = objects.len();
-        let (folders, objects) = self.folders(objects);
+        let (folders, objects) = self.folders(store, objects)?;
         let with_statistics = !self.filters.is_empty();
         let opened = in_parallel(&objects, |object| {
             Opened::new(store, object, footer::read(store, object, with_statistics)?)
         })?;
         let mut columns = self.chosen(&opened, &folders)?;
         let mut files = self.files(objects, opened, &mut columns, &folders)?;
-        let mut groups = self.groups(&files, &columns)?;
+        let mut groups = self.groups(&files, &folders)?;
         if groups.is_empty() {
             let filters = match self.filters.is_empty() {
                 true => "they have none".to_owned(),
@@ -155,16 +158,17 @@ impl ParquetBuilder {
         groups
             .iter_mut()
             .for_each(|group| group.measure(&files[group.file], &columns.leaves));
-        let stored = groups
-            .iter()
-            .fold(0u64, |sum, group| sum.saturating_add(group.stored));
-        let usual = (stored / USUAL_BLOCKS).clamp(64 << 10, 8 << 20);
+        let bytes = groups.iter().map(Group::whole_bytes);
+        let bytes = bytes.fold(0, u64::saturating_add);
+        let usual = (bytes / USUAL_BLOCKS).clamp(64 << 10, USUAL_BYTES);
         let block_bytes = self.block_bytes.unwrap_or(usual);
         self.find_pages(&mut files, &mut groups, block_bytes)?;
-        let sizes = groups
+        let parts = groups
             .iter()
-            .flat_map(|group| group.cut(&files[group.file], block_bytes));
-        let blocks = Arc::new(Blocks::from_sizes(sizes.collect::<Vec<u64>>())?);
+            .map(|group| group.cut(&files[group.file], &columns.leaves, block_bytes));
+        let parts: Vec<Vec<u64>> = parts.collect();
+        warn_of_large(&files, &columns.leaves, &groups, &parts);
+        let blocks = Arc::new(Blocks::from_sizes(parts.concat())?);
         let mut starts = vec![0];
         for group in &groups {
             starts.push(starts[starts.len() - 1] + group.samples());
@@ -175,21 +179,27 @@ impl ParquetBuilder {
             files.len(),
             began.elapsed()
         );
-        warn_of_large(&files, &groups);
+        let names = columns.names();
+        let place = |name: &String| names.iter().position(|of| of == name);
         Ok(Inner {
             store: self.store,
             files,
             groups,
             starts,
             blocks,
-            names: columns.names(),
+            asked: columns.asked.iter().filter_map(place).collect(),
+            names,
             leaves: columns.leaves,
             said: format!("{block_bytes} {:?}", self.filters),
         })
     }
 
     /// What the names of the files' folders say, and the files that the conditions on that leave.
-    fn folders(&self, mut objects: Vec<Object>) -> (Folders, Vec<Object>) {
+    fn folders(
+        &self,
+        store: &dyn Store,
+        mut objects: Vec<Object>,
+    ) -> Result<(Folders, Vec<Object>), BoxError> {
         let found: Vec<_> = objects
             .iter()
             .map(|object| find::partitions(&object.key))
@@ -208,11 +218,19 @@ impl ParquetBuilder {
                 .zip(typed)
                 .for_each(|(values, value)| values.push(value));
         }
-        let conditions = self.filters.iter().filter_map(|filter| {
-            let at = names.iter().position(|name| name == filter.column())?;
-            Some((at, filter))
-        });
-        let conditions: Vec<(usize, &Filter)> = conditions.collect();
+        let mut conditions = Vec::new();
+        for filter in &self.filters {
+            let Some(at) = names.iter().position(|name| name == filter.column()) else {
+                continue;
+            };
+            let leaf = find::leaf(&names[at], values.iter().map(|values| &values[at]));
+            if let (Some(what), Some(object)) = (filter.misfit(&leaf), objects.first()) {
+                let what = format!("it comes from the folders' names; {what}");
+                let fault = ParquetError::new(&store.locate(&object.key), Cause::Misfit(what));
+                return Err(fault.at(filter.column()).into());
+            }
+            conditions.push((at, filter));
+        }
         let is_kept = |values: &Vec<Scalar>| {
             let mut conditions = conditions.iter();
             conditions.all(|(at, filter)| filter.is_met_by(&values[*at]))
@@ -222,7 +240,7 @@ impl ParquetBuilder {
         objects.retain(|_| each.next().copied().unwrap_or(true));
         let mut each = kept.iter();
         values.retain(|_| each.next().copied().unwrap_or(true));
-        (Folders { names, values }, objects)
+        Ok((Folders { names, values }, objects))
     }
 
     /// Which columns are read, and what they are called.
@@ -230,17 +248,18 @@ impl ParquetBuilder {
         let Some(first) = opened.first() else {
             return Ok(Columns::default());
         };
-        let mut seen = BTreeSet::new();
-        if let Some(twice) = first.leaves.iter().find(|leaf| !seen.insert(&leaf.path)) {
-            let fault = ParquetError::new(&first.place, Cause::TwoColumns);
-            return Err(fault.at(&twice.path).into());
-        }
         let is_taken = |leaf: &&Leaf| !matches!(leaf.kind, Kind::Refused(..));
         let Some(names) = &self.columns else {
             let leaves = first.leaves.iter().filter(is_taken).cloned().collect();
             let own = |name: &&String| !first.leaves.iter().any(|leaf| leaf.path == **name);
             let partitions = folders.names.iter().filter(own).cloned().collect();
-            return Ok(Columns { leaves, partitions });
+            let mut columns = Columns {
+                leaves,
+                partitions,
+                asked: Vec::new(),
+            };
+            columns.asked = columns.names();
+            return Ok(columns);
         };
         let mut columns = Columns::default();
         for name in names {
@@ -251,14 +270,15 @@ impl ParquetBuilder {
             let found: Vec<&Leaf> = first.leaves.iter().filter(inside).collect();
             for leaf in &found {
                 if let Kind::Refused(_, instead) = leaf.kind {
-                    let kind = leaf.type_name();
-                    let fault =
-                        ParquetError::new(&first.place, Cause::Unsupported { kind, instead });
-                    return Err(fault.at(&leaf.path).into());
+                    return Err(first.refusal(leaf, instead).into());
                 }
-                if !columns.leaves.iter().any(|chosen| chosen.path == leaf.path) {
+                if !columns.asked.contains(&leaf.path) {
+                    columns.asked.push(leaf.path.clone());
                     columns.leaves.push((*leaf).clone());
                 }
+            }
+            if found.is_empty() && folders.names.contains(name) && !columns.asked.contains(name) {
+                columns.asked.push(name.clone());
             }
             if found.is_empty() && !folders.names.contains(name) {
                 let has = first.leaves.iter().map(|leaf| leaf.path.clone());
@@ -291,6 +311,7 @@ impl ParquetBuilder {
             );
         }
         for file in &opened {
+            let mut refused = Vec::new();
             for (leaf, first) in &mut known {
                 let own = file.leaf(&leaf.path)?.1;
                 if !own.is_like(leaf) {
@@ -301,10 +322,17 @@ impl ParquetBuilder {
                     };
                     return Err(ParquetError::new(&file.place, cause).at(&leaf.path).into());
                 }
-                if leaf.kind == Kind::Null {
+                if let (Kind::Null, Kind::Refused(_, instead)) = (&leaf.kind, &own.kind) {
+                    if self.columns.is_some() {
+                        return Err(file.refusal(own, instead).into());
+                    }
+                    refused.push(leaf.path.clone()); // as if the first file had the type
+                } else if leaf.kind == Kind::Null {
                     (*leaf, *first) = (own.clone(), &file.place);
                 }
             }
+            known.retain(|(leaf, _)| !refused.contains(&leaf.path));
+            columns.asked.retain(|name| !refused.contains(name));
         }
         columns.leaves = known.into_iter().map(|(leaf, _)| leaf).collect();
         let at = |name: &String| folders.names.iter().position(|of| of == name);
@@ -328,53 +356,79 @@ impl ParquetBuilder {
     }
 
     /// The row groups that have samples, and which of their rows are some.
-    fn groups(&self, files: &[File], columns: &Columns) -> Result<Vec<Group>, BoxError> {
+    fn groups(&self, files: &[File], folders: &Folders) -> Result<Vec<Group>, BoxError> {
         let mut groups = Vec::new();
         let mut unknown = Vec::new();
         for (at, file) in files.iter().enumerate() {
             let schema = leaves(file.reader.schema());
             let mut conditions = Vec::new();
+            let mut read = Vec::new();
             for filter in &self.filters {
-                if let Some(leaf) = schema.iter().position(|leaf| leaf.path == filter.column()) {
-                    if let Some(what) = filter.misfit(&schema[leaf]) {
-                        let fault = ParquetError::new(&file.place, Cause::Misfit(what));
-                        return Err(fault.at(filter.column()).into());
+                let of_file = |fault: ParquetError| fault.at(filter.column());
+                match find_leaf(&schema, filter.column(), &file.place)? {
+                    Some((leaf, of)) => {
+                        if let Some(what) = filter.misfit(of) {
+                            let fault = ParquetError::new(&file.place, Cause::Misfit(what));
+                            return Err(of_file(fault).into());
+                        }
+                        // (Two conditions may be on one column, which is read once.)
+                        let place = read.iter().position(|of| *of == leaf);
+                        let place = place.unwrap_or_else(|| {
+                            read.push(leaf);
+                            read.len() - 1
+                        });
+                        conditions.push(Condition {
+                            filter,
+                            leaf,
+                            place,
+                        });
                     }
-                    conditions.push((filter, leaf));
-                } else if !columns
-                    .partitions
-                    .iter()
-                    .any(|name| name == filter.column())
-                {
-                    let has = schema.into_iter().map(|leaf| leaf.path).collect();
-                    let fault = ParquetError::new(&file.place, Cause::NoColumn { has });
-                    return Err(fault.at(filter.column()).into());
+                    None if folders.names.iter().any(|name| name == filter.column()) => {}
+                    None => {
+                        let has = schema.into_iter().map(|leaf| leaf.path).collect();
+                        let fault = ParquetError::new(&file.place, Cause::NoColumn { has });
+                        return Err(of_file(fault).into());
+                    }
                 }
             }
+            let conditions: Arc<[Condition<'_>]> = conditions.into();
+            let chosen = Chosen::new(&file.reader, read);
             let mut row = 0;
             for (row_group, metadata) in file.reader.metadata().row_groups().iter().enumerate() {
                 let group = Group::new(at, row_group, row, metadata);
                 row += group.rows;
-                let known = conditions.iter().map(|(filter, leaf)| {
-                    let statistics = metadata.column(*leaf).statistics();
-                    filter.known(statistics, group.rows, &schema[*leaf].kind)
+                let known = conditions.iter().map(|of| {
+                    let statistics = metadata.column(of.leaf).statistics();
+                    let kind = &schema[of.leaf].kind;
+                    of.filter.known(statistics, group.rows, kind)
                 });
                 match known.fold(Known::AllMeetIt, Known::and) {
                     Known::AllMeetIt if group.rows > 0 => groups.push(group),
                     Known::Unknown if group.rows > 0 => {
-                        let leaves = conditions.iter().map(|(_, leaf)| *leaf).collect();
-                        unknown.push((groups.len(), Chosen::new(&file.reader, leaves)));
+                        let columns = chosen.leaves.iter().map(|leaf| (*leaf, &schema[*leaf]));
+                        let (stored, decoded) = bytes_of(metadata, columns);
+                        unknown.push(Open {
+                            group: groups.len(),
+                            chosen: chosen.clone(),
+                            conditions: Arc::clone(&conditions),
+                            bytes: stored.saturating_add(decoded),
+                        });
                         groups.push(group);
                     }
                     _ => {}
                 }
             }
         }
-        let kept = in_parallel(&unknown, |(at, chosen)| {
-            let group = &groups[*at];
-            self.kept(&files[group.file], group, chosen)
-        })?;
-        for ((at, _), kept) in unknown.into_iter().zip(kept) {
+        let kept = decode_in_parallel(
+            &unknown,
+            |open| open.bytes,
+            |open, cores| {
+                let group = &groups[open.group];
+                self.kept(&files[group.file], group, open, cores)
+            },
+        )?;
+        let places: Vec<usize> = unknown.into_iter().map(|open| open.group).collect();
+        for (at, kept) in places.into_iter().zip(kept) {
             let group = &mut groups[at];
             group.kept = (kept.len() as u64 != group.rows).then(|| kept.into());
         }
@@ -383,28 +437,35 @@ impl ParquetBuilder {
     }
 
     /// Reads which rows meet the conditions.
-    fn kept(&self, file: &File, group: &Group, chosen: &Chosen) -> Result<Vec<u32>, BoxError> {
+    fn kept(
+        &self,
+        file: &File,
+        group: &Group,
+        open: &Open<'_>,
+        cores: &Cores,
+    ) -> Result<Vec<u32>, BoxError> {
         let rows = u32::try_from(group.rows)?;
-        let schema = leaves(file.reader.schema());
-        let columns = read(
-            &*self.store,
-            file,
-            chosen,
-            group.row_group,
-            None,
-            rows as usize,
-        )?;
-        let conditions: Vec<_> = self
-            .filters
-            .iter()
-            .filter(|filter| schema.iter().any(|leaf| leaf.path == filter.column()))
-            .zip(&columns)
-            .collect();
-        let meets = |row: &u32| {
-            let mut conditions = conditions.iter();
-            conditions.all(|(filter, column)| filter.is_met(column, *row as usize))
+        let wanted = Wanted {
+            chosen: &open.chosen,
+            row_group: group.row_group,
+            selection: None,
+            rows: rows as usize,
         };
-        Ok((0..rows).filter(meets).collect())
+        let mut kept = Vec::new();
+        read(&*self.store, file, wanted, Some(cores), |batch| {
+            let meets = |row: &usize| {
+                let mut conditions = open.conditions.iter();
+                conditions.all(|of| of.filter.is_met(&batch.columns[of.place], *row))
+            };
+            // (There are no more than `rows`.)
+            kept.extend(
+                (0..batch.rows)
+                    .filter(meets)
+                    .map(|row| (batch.first + row) as u32),
+            );
+            Ok(())
+        })?;
+        Ok(kept)
     }
 
     /// Reads where the pages lie of row groups that are larger than a block, in the files that say it.
@@ -416,10 +477,7 @@ impl ParquetBuilder {
     ) -> Result<(), BoxError> {
         let mut wanted: Vec<Vec<usize>> = vec![Vec::new(); files.len()];
         for group in &mut *groups {
-            let file = &files[group.file];
-            let row_group = file.reader.metadata().row_group(group.row_group);
-            let has_index = |leaf: &usize| row_group.column(*leaf).offset_index_range().is_some();
-            if group.stored > block_bytes && file.chosen.leaves.iter().all(has_index) {
+            if group.whole_bytes() > block_bytes && group.has_index {
                 group.has_pages = true;
                 wanted[group.file].push(group.row_group);
             }
@@ -466,6 +524,26 @@ struct Folders {
 struct Columns {
     leaves: Vec<Leaf>,
     partitions: Vec<String>,
+    /// Those that were asked for, in that order.
+    asked: Vec<String>,
+}
+
+/// A condition on a column of a file.
+struct Condition<'a> {
+    filter: &'a Filter,
+    /// Which of the file's columns.
+    leaf: usize,
+    /// Where it is among those that are read for conditions.
+    place: usize,
+}
+
+/// A row group whose statistics leave open which rows meet the conditions.
+struct Open<'a> {
+    group: usize,
+    chosen: Chosen,
+    conditions: Arc<[Condition<'a>]>,
+    /// How much is read and decoded.
+    bytes: u64,
 }
 
 impl Columns {
@@ -500,9 +578,14 @@ impl Opened {
 
     fn reader(place: &str, metadata: ParquetMetaData) -> Result<ArrowReaderMetadata, BoxError> {
         // (What pyarrow says in the footer of its own types is left out: a type is what Parquet says, whoever wrote the file.)
-        let schema = parquet_to_arrow_schema(metadata.file_metadata().schema_descr(), None);
+        let columns = metadata.file_metadata().schema_descr_ptr();
+        let is_of_96_bits = |leaf: usize| {
+            leaf < columns.num_columns() && columns.column(leaf).physical_type() == Type::INT96
+        };
+        let schema = parquet_to_arrow_schema(&columns, None);
         let reader = schema.and_then(|schema| {
-            let options = ArrowReaderOptions::new().with_schema(with_views(&schema).into());
+            let schema = kind::decoded(&schema, is_of_96_bits);
+            let options = ArrowReaderOptions::new().with_schema(schema.into());
             ArrowReaderMetadata::try_new(metadata.into(), options)
         });
         reader.map_err(|fault| ParquetError::new(place, Cause::Footer(said(&fault))).into())
@@ -510,33 +593,66 @@ impl Opened {
 
     /// A column, and where it is.
     fn leaf(&self, path: &str) -> Result<(usize, &Leaf), ParquetError> {
-        let mut leaves = self.leaves.iter().enumerate();
-        leaves.find(|(_, leaf)| leaf.path == path).ok_or_else(|| {
+        find_leaf(&self.leaves, path, &self.place)?.ok_or_else(|| {
             let has = self.leaves.iter().map(|leaf| leaf.path.clone()).collect();
             ParquetError::new(&self.place, Cause::NoColumn { has }).at(path)
         })
     }
+
+    /// Why a column cannot be chosen.
+    fn refusal(&self, leaf: &Leaf, instead: &'static str) -> ParquetError {
+        let kind = leaf.type_name();
+        ParquetError::new(&self.place, Cause::Unsupported { kind, instead }).at(&leaf.path)
+    }
 }
 
-/// Says what large row groups cost that cannot be read in parts.
-fn warn_of_large(files: &[File], groups: &[Group]) {
-    let large = |group: &&Group| !group.has_pages && group.stored + group.decoded > LARGE;
-    let count = groups.iter().filter(large).count();
-    let largest = groups
-        .iter()
-        .filter(large)
-        .max_by_key(|group| group.stored + group.decoded);
-    if let Some(largest) = largest {
-        log::warn!(
-            "{}: row group {} is read whole, and takes {} MiB while it is open, as {} of {} row groups take more than {} MiB: they have no page index, so no part of one can be read. Of as many as are open at a time, each rank holds its share. Write the files with smaller row groups (pyarrow: `row_group_size=`, in rows), or with a page index (`write_page_index=True`)",
-            files[largest.file].place,
-            largest.row_group,
-            (largest.stored + largest.decoded) >> 20,
-            count,
-            groups.len(),
-            LARGE >> 20
-        );
+/// The column of this name, and where it is among those of a file.
+fn find_leaf<'a>(
+    leaves: &'a [Leaf],
+    path: &str,
+    place: &str,
+) -> Result<Option<(usize, &'a Leaf)>, ParquetError> {
+    let mut found = leaves.iter().enumerate();
+    let mut found = found.by_ref().filter(|(_, leaf)| leaf.path == path);
+    match (found.next(), found.next()) {
+        (Some(_), Some(_)) => Err(ParquetError::new(place, Cause::TwoColumns).at(path)),
+        (found, _) => Ok(found),
     }
+}
+
+/// Says what large blocks cost: row groups that are read whole, and parts of others whose pages are long.
+fn warn_of_large(files: &[File], leaves: &[Leaf], groups: &[Group], parts: &[Vec<u64>]) {
+    let mut large = Vec::new();
+    for (group, parts) in groups.iter().zip(parts) {
+        let mut first = 0;
+        for samples in parts {
+            let bytes = group.bytes(&files[group.file], leaves, &(first..first + samples));
+            first += samples;
+            if bytes > LARGE {
+                large.push((bytes, group));
+            }
+        }
+    }
+    let Some((bytes, group)) = large.iter().max_by_key(|(bytes, _)| *bytes) else {
+        return;
+    };
+    let what = match group.has_index {
+        false => {
+            "it has no page index, so no part of it can be read. Write the files with smaller row groups (pyarrow: `row_group_size=`, in rows), or with a page index (`write_page_index=True`)"
+        }
+        true => {
+            "its pages are that long, or `block_bytes` that large. Write the files with shorter pages (pyarrow: `max_rows_per_page=`, `data_page_size=`), or with smaller row groups (`row_group_size=`, in rows)"
+        }
+    };
+    log::warn!(
+        "{}: a block of row group {} takes {} MiB while it is open, as {} of {} blocks take more than {} MiB: {what}. Of as many as are open at a time, each rank holds its share",
+        files[group.file].place,
+        group.row_group,
+        bytes >> 20,
+        large.len(),
+        parts.iter().map(Vec::len).sum::<usize>(),
+        LARGE >> 20
+    );
 }
 
 pub(crate) fn of_source(error: BoxError) -> Error {
@@ -548,42 +664,4 @@ pub(crate) fn of_source(error: BoxError) -> Error {
 
 pub(crate) fn invalid(option: &'static str, reason: String) -> Error {
     Error::InvalidOption { option, reason }
-}
-
-/// Does something to all, several at once, and returns the results in their order, or the first error in that order that came.
-pub(crate) fn in_parallel<I: Sync, T: Send>(
-    items: &[I],
-    make: impl Fn(&I) -> Result<T, BoxError> + Sync,
-) -> Result<Vec<T>, BoxError> {
-    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
-    let results: Vec<Mutex<Option<Result<T, BoxError>>>> =
-        items.iter().map(|_| Mutex::new(None)).collect();
-    let work = || {
-        while !failed.load(Ordering::Relaxed) {
-            let at = next.fetch_add(1, Ordering::Relaxed);
-            let Some(item) = items.get(at) else { break };
-            let made = make(item);
-            failed.fetch_or(made.is_err(), Ordering::Relaxed);
-            *results[at].lock().unwrap_or_else(PoisonError::into_inner) = Some(made);
-        }
-    };
-    thread::scope(|scope| {
-        let others = (1..AT_ONCE.min(items.len())).map_while(|at| {
-            // (Where there can be no more threads, those there are do it.)
-            let named = thread::Builder::new().name(format!("pinfeed-footer-{at}"));
-            named.spawn_scoped(scope, work).ok()
-        });
-        let others: Vec<_> = others.collect();
-        work();
-        for other in others {
-            if let Err(panic) = other.join() {
-                resume_unwind(panic);
-            }
-        }
-    });
-    // (One that was not looked at comes behind one that failed, which ends the collection; or none failed.)
-    let made = results
-        .into_iter()
-        .filter_map(|result| result.into_inner().unwrap_or_else(PoisonError::into_inner));
-    made.collect()
 }

@@ -307,6 +307,15 @@ impl<'a> List<'a> {
         self.cells.len()
     }
 
+    /// How many lists lie in each other here: 1, unless its elements are lists.
+    pub(crate) fn depth(&self) -> usize {
+        let inside = &self.column.levels[self.level..];
+        let lists = inside
+            .iter()
+            .filter(|level| matches!(level, Level::List { .. }));
+        1 + lists.count()
+    }
+
     pub(crate) fn cells(&self) -> impl ExactSizeIterator<Item = Cell<'a>> + use<'a> {
         let (column, level) = (self.column, self.level);
         self.cells.clone().map(move |at| Cell { column, level, at })

@@ -10,11 +10,10 @@ use pinfeed::store::Store;
 use pinfeed::{BoxError, Result, SampleRng};
 
 use crate::builder::{ParquetBuilder, of_source};
-use crate::column::Column;
 use crate::find::{self, Named};
 use crate::hub;
 use crate::kind::Leaf;
-use crate::plan::{File, Group};
+use crate::plan::{Batch, File, Group};
 use crate::row::Row;
 
 type Read<T> = dyn Fn(Row<'_>, &mut SampleRng) -> Result<T, BoxError> + Send + Sync;
@@ -61,38 +60,43 @@ pub(crate) struct Inner {
     /// The columns: those of the files, and then those of their folders.
     pub(crate) names: Vec<String>,
     pub(crate) leaves: Vec<Leaf>,
+    /// Where those columns are that were asked for, in that order.
+    pub(crate) asked: Vec<usize>,
     /// What was set that decides which samples there are, and their order.
     pub(crate) said: String,
 }
 
 impl Inner {
-    /// The group that has the sample at `index`, and its number in there.
-    fn locate(&self, index: u64) -> Option<(&Group, u64)> {
+    /// Which group has the sample at `index`, and its number in there.
+    fn locate(&self, index: u64) -> Option<(usize, u64)> {
         let behind = self.starts.partition_point(|start| *start <= index);
         let group = behind.checked_sub(1)?;
-        Some((self.groups.get(group)?, index - self.starts[group]))
+        self.groups.get(group)?;
+        Some((group, index - self.starts[group]))
     }
 
-    pub(crate) fn within(&self, samples: &Range<u64>) -> Option<(&Group, Range<u64>)> {
+    pub(crate) fn within(&self, samples: &Range<u64>) -> Option<(usize, Range<u64>)> {
         let (group, first) = self.locate(samples.start)?;
         let count = samples.end.checked_sub(samples.start)?;
-        (first + count <= group.samples()).then(|| (group, first..first + count))
+        (first + count <= self.groups[group].samples()).then(|| (group, first..first + count))
     }
 }
 
 /// Rows that were read at once, decoded.
 pub struct Rows {
-    columns: Vec<Column>,
-    /// The index of the first.
+    batches: Vec<Batch>,
+    /// Their indices.
+    samples: Range<u64>,
+    /// Which row group they are of, and the number of the first among its samples.
+    group: usize,
     first: u64,
 }
 
 impl std::fmt::Debug for Rows {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Rows")
-            .field("columns", &self.columns.len())
-            .field("first", &self.first)
-            .finish()
+            .field("samples", &self.samples)
+            .finish_non_exhaustive()
     }
 }
 
@@ -123,13 +127,20 @@ impl Parquet<()> {
     /// `~/.cache/huggingface/hub`. The name may end with a revision: `"org/name@refs/convert/parquet"`, which is the hub's own Parquet of data
     /// sets in other formats. Default: `main`, as it was when it was downloaded last.
     ///
-    /// A file belongs to a split if its name or its folder's has the split's as a word (`data/train-00000-of-00012.parquet`,
-    /// `default/train/0000.parquet`), as for `datasets`. What a data set's README says of its files is not read.
+    /// A file belongs to the split that it is called (`data/train-00000-of-00012.parquet`, `train.parquet`), or that its folder is
+    /// (`default/train/0000.parquet`). If there is none, names that have it as a word are taken (`squad-train.parquet`), unless they are
+    /// several (`train_sft`, `train_gen`), and the words that `datasets` knows for it: `training`; `valid`, `val` and `dev` for
+    /// `validation`; `testing`,
+    /// `eval` and `evaluation` for `test`. Where no name has any of these, all files are `train`. What a data set's README says of its files is
+    /// not read: where it says something else, [`open`](Parquet::open) the files by a pattern.
+    ///
+    /// The hub makes Parquet of only the first 5 GB of some data sets, in folders called `partial-train`: these are taken, and a line in
+    /// the log says so.
     ///
     /// # Errors
     ///
-    /// If it is not there, not complete (`-of-00012`), has no such split, or several configurations. Nothing is downloaded: the error has the
-    /// command that does it.
+    /// If it is not there, not complete (`-of-00012`), has no such split, or several that it may be, or several configurations. Nothing is
+    /// downloaded: the error has the command that does it.
     pub fn hub(name: &str, split: &str) -> Result<ParquetBuilder> {
         Parquet::of_hub(name, None, split)
     }
@@ -231,37 +242,55 @@ impl<T: Send + 'static> BlockSource for Parquet<T> {
         let Some((group, samples)) = inner.within(&samples) else {
             return 0;
         };
+        let group = &inner.groups[group];
         let bytes = group.bytes(&inner.files[group.file], &inner.leaves, &samples);
         usize::try_from(bytes).unwrap_or(usize::MAX)
     }
 
     fn fetch(&self, _: u64, samples: Range<u64>) -> Result<Rows, BoxError> {
         let inner = &*self.inner;
-        let Some((group, own)) = inner.within(&samples) else {
+        let Some((at, own)) = inner.within(&samples) else {
             return Err(self.no_row(samples.start));
         };
-        let columns = group.fetch(&*inner.store, &inner.files[group.file], &own)?;
-        let first = samples.start;
-        Ok(Rows { columns, first })
+        let group = &inner.groups[at];
+        Ok(Rows {
+            batches: group.fetch(&*inner.store, &inner.files[group.file], &own)?,
+            samples,
+            group: at,
+            first: own.start,
+        })
     }
 
     fn decode(&self, rows: &Rows, index: u64, rng: &mut SampleRng) -> Result<T, BoxError> {
-        let Some((group, sample)) = self.inner.locate(index) else {
-            return Err(self.no_row(index));
-        };
-        let row = Row {
-            inner: &self.inner,
-            group,
-            sample,
-            columns: &rows.columns,
-            at: (index - rows.first) as usize,
-            next: Cell::new(0),
-        };
-        (self.read)(row, rng)
+        let behind = index.checked_sub(rows.samples.start);
+        let row = behind.filter(|_| index < rows.samples.end).and_then(|at| {
+            let of = rows
+                .batches
+                .partition_point(|batch| batch.first as u64 <= at);
+            let batch = rows.batches.get(of.checked_sub(1)?)?;
+            Some(Row {
+                inner: &self.inner,
+                group: self.inner.groups.get(rows.group)?,
+                sample: rows.first + at,
+                columns: &batch.columns,
+                at: at as usize - batch.first,
+                next: Cell::new(0),
+            })
+        });
+        (self.read)(row.ok_or_else(|| self.no_row(index))?, rng)
+    }
+
+    /// As many as the store wants of blocks of this size ([`Store::in_flight`]).
+    fn in_flight(&self) -> usize {
+        let inner = &*self.inner;
+        let bytes = inner.groups.iter().map(|group| group.stored);
+        let bytes = bytes.fold(0, u64::saturating_add);
+        inner.store.in_flight(bytes / inner.blocks.len().max(1))
     }
 
     fn describe(&self, index: u64) -> Option<String> {
         let (group, sample) = self.inner.locate(index)?;
+        let group = &self.inner.groups[group];
         let row = group.row + group.row_of(sample);
         let key = &self.inner.files[group.file].object.key;
         Some(format!("{key}: row {row}"))

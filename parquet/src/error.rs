@@ -1,26 +1,13 @@
 //! What is wrong with a Parquet file, or with a value of one.
 
+use std::error::Error as StdError;
 use std::fmt;
 
-use pinfeed::BoxError;
 use pinfeed::store::Object;
+use pinfeed::{BoxError, Error};
 
 /// Why a Parquet file cannot be read, or a value of it is not what the program takes it for. It names the file, and the column and the row
-/// if there are some.
-///
-/// # Examples
-///
-/// ```
-/// use pinfeed::Error;
-/// use pinfeed_parquet::ParquetError;
-///
-/// /// Which file to copy again.
-/// fn file(error: &Error) -> Option<&str> {
-///     let (Error::Source(cause) | Error::Sample(_, cause)) = error else { return None };
-///     Some(cause.downcast_ref::<ParquetError>()?.file())
-/// }
-/// # let _ = file;
-/// ```
+/// if there are some. [`ParquetError::of`] finds it in an error of a loader.
 pub struct ParquetError(Box<Inner>);
 
 struct Inner {
@@ -40,6 +27,41 @@ impl ParquetError {
         }))
     }
 
+    /// Finds it among the causes of an error: of a loader's [`Error`], or of what [`Dataset::get`](pinfeed::Dataset::get) returns. The
+    /// samples of a row group that cannot be read share one error, which has this one as its [`source`](StdError::source).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::Error;
+    /// use pinfeed_parquet::ParquetError;
+    ///
+    /// /// Which file to copy again.
+    /// fn file(error: &Error) -> Option<&str> {
+    ///     Some(ParquetError::of(error)?.file())
+    /// }
+    /// # let _ = file;
+    /// ```
+    pub fn of<'a>(error: &'a (dyn StdError + 'static)) -> Option<&'a ParquetError> {
+        let mut link = Some(error);
+        while let Some(error) = link {
+            if let Some(found) = error.downcast_ref::<ParquetError>() {
+                return Some(found);
+            }
+            link = match error.downcast_ref::<Error>() {
+                // (It prints its cause itself, so the cause is not its source.)
+                Some(
+                    Error::Source(cause)
+                    | Error::Sample(_, cause)
+                    | Error::CollateFn { source: cause, .. }
+                    | Error::Iterable { source: cause, .. },
+                ) => Some(&**cause),
+                _ => error.source(),
+            };
+        }
+        None
+    }
+
     pub(crate) fn at(mut self, column: &str) -> ParquetError {
         self.0.column = Some(column.to_owned());
         self
@@ -50,12 +72,10 @@ impl ParquetError {
         self
     }
 
-    /// A store's error if that names the file itself, or one of these.
+    /// A store's error. The store may name the file itself, which is not said twice then.
     pub(crate) fn of_store(file: &str, object: &Object, error: BoxError) -> BoxError {
-        match error.to_string().contains(&object.key) {
-            true => error,
-            false => ParquetError::new(file, Cause::Store(error)).into(),
-        }
+        let says_where = error.to_string().contains(&object.key);
+        ParquetError::new(file, Cause::Store { error, says_where }).into()
     }
 
     /// Where the file is: what its store's [`locate`](pinfeed::store::Store::locate) says.
@@ -82,6 +102,13 @@ impl fmt::Display for ParquetError {
             column,
             cause,
         } = &*self.0;
+        if let Cause::Store {
+            error,
+            says_where: true,
+        } = cause
+        {
+            return write!(f, "{error}");
+        }
         write!(f, "{file}")?;
         if let Some(row) = row {
             write!(f, ", row {row}")?;
@@ -100,10 +127,11 @@ impl fmt::Debug for ParquetError {
     }
 }
 
-impl std::error::Error for ParquetError {
-    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+impl StdError for ParquetError {
+    fn source(&self) -> Option<&(dyn StdError + 'static)> {
         match &self.0.cause {
-            Cause::Store(error) => error.source(), // (`{}` includes the error itself)
+            // (The error itself, and not its source, because it may be what says that trying again may help.)
+            Cause::Store { error, .. } => Some(&**error),
             _ => None,
         }
     }
@@ -112,8 +140,8 @@ impl std::error::Error for ParquetError {
 /// What is wrong.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Cause {
-    #[error("{0}")]
-    Store(BoxError),
+    #[error("{error}")]
+    Store { error: BoxError, says_where: bool },
     #[error("it has no bytes: it was not written, or not copied; write it again")]
     Empty,
     #[error("it is no Parquet file: {0}")]

@@ -191,6 +191,10 @@ impl Filter {
     /// Why a column's values cannot be compared with this one's.
     pub(crate) fn misfit(&self, leaf: &Leaf) -> Option<String> {
         use DataType::*;
+        if let Kind::Refused(_, instead) = leaf.kind {
+            let kind = leaf.type_name();
+            return Some(format!("its type {kind} is not taken: {instead}"));
+        }
         if leaf.lists > 0 {
             return Some(format!(
                 "it is {}, and a filter compares single values",

@@ -3,10 +3,12 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use arrow_schema::DataType;
 use pinfeed::BoxError;
 use pinfeed::store::{self, Object, Store};
 
 use crate::filter::Scalar;
+use crate::kind::{Kind, Leaf};
 
 /// How a file may end that is taken from a folder.
 const ENDINGS: [&str; 3] = [".parquet", ".parq", ".pq"];
@@ -210,6 +212,20 @@ pub(crate) fn typed(values: &[Option<String>]) -> Vec<Scalar> {
         },
     });
     typed.collect()
+}
+
+/// Such a column, as filters see it.
+pub(crate) fn leaf<'a>(name: &str, mut values: impl Iterator<Item = &'a Scalar>) -> Leaf {
+    let kind = match values.find(|value| **value != Scalar::Null) {
+        None => Kind::Null,
+        Some(Scalar::Text(_)) => Kind::Taken(DataType::Utf8View),
+        Some(_) => Kind::Taken(DataType::Int64),
+    };
+    Leaf {
+        path: name.to_owned(),
+        kind,
+        lists: 0,
+    }
 }
 
 #[cfg(test)]

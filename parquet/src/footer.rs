@@ -178,7 +178,10 @@ fn check_end(store: &dyn Store, object: &Object, place: &str, tail: &[u8]) -> Re
     }
     let first = match object.bytes <= TAIL {
         true => tail.to_vec(),
-        false => store.read(object, 0..8)?,
+        false => {
+            let read = store.read(object, 0..8);
+            read.map_err(|error| ParquetError::of_store(place, object, error))?
+        }
     };
     let first = &first[..first.len().min(8)];
     fault(match first {

@@ -67,23 +67,39 @@ fn walk(field: &Field, path: &str, lists: usize, leaves: &mut Vec<Leaf>) {
     }
 }
 
-/// The same schema with texts and bytes as views: what is decoded then points into the pages, so that no value of a dictionary is repeated, and
-/// a column takes no more memory than its pages and 16 bytes for each value.
-pub(crate) fn with_views(schema: &Schema) -> Schema {
-    let fields = schema.fields().iter().map(|field| viewed(field));
+/// The schema that columns are decoded by.
+///
+/// Texts and bytes are views: what is decoded then points into the pages, so that no value of a dictionary is repeated, and a column takes
+/// no more memory than its pages and 16 bytes for each value. Timestamps of 96 bits (Spark's and Impala's) are in microseconds: in
+/// nanoseconds, 64 bits hold the years 1677 to 2262 only, and arrow's decoder wraps around beyond them without a word.
+pub(crate) fn decoded(schema: &Schema, is_of_96_bits: impl Fn(usize) -> bool) -> Schema {
+    let mut leaf = 0;
+    let fields = schema.fields().iter();
+    let fields = fields.map(|field| decoded_field(field, &mut leaf, &is_of_96_bits));
     Schema::new_with_metadata(fields.collect::<Vec<_>>(), schema.metadata().clone())
 }
 
-fn viewed(field: &Field) -> Field {
+/// `leaf` is the number of columns of values before it.
+fn decoded_field(field: &Field, leaf: &mut usize, is_of_96_bits: &dyn Fn(usize) -> bool) -> Field {
+    let mut inside = |field: &Field| decoded_field(field, leaf, is_of_96_bits);
     let data_type = match field.data_type() {
-        DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
-        DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
         DataType::Struct(fields) => {
-            DataType::Struct(fields.iter().map(|field| viewed(field)).collect())
+            DataType::Struct(fields.iter().map(|field| inside(field)).collect())
         }
-        DataType::List(element) => DataType::List(viewed(element).into()),
-        DataType::Map(entries, sorted) => DataType::Map(viewed(entries).into(), *sorted),
-        other => other.clone(),
+        DataType::List(element) => DataType::List(inside(element).into()),
+        DataType::Map(entries, sorted) => DataType::Map(inside(entries).into(), *sorted),
+        of_values => {
+            let at = *leaf;
+            *leaf += 1;
+            match of_values {
+                DataType::Utf8 | DataType::LargeUtf8 => DataType::Utf8View,
+                DataType::Binary | DataType::LargeBinary => DataType::BinaryView,
+                DataType::Timestamp(TimeUnit::Nanosecond, None) if is_of_96_bits(at) => {
+                    DataType::Timestamp(TimeUnit::Microsecond, None)
+                }
+                other => other.clone(),
+            }
+        }
     };
     field.clone().with_data_type(data_type)
 }

@@ -28,7 +28,8 @@
 //! [`Value`] says what a column can be taken for. Columns are numbers, `bool`, text, bytes, decimals of up to 38 digits, dates, times and
 //! timestamps, in lists and structures and maps of any depth; dictionaries are no types, but a way to store. Intervals and longer
 //! decimals are refused, with the column's name and type, where they are chosen. A column with no values at all, which has the type
-//! `null`, is like any other in other files.
+//! `null`, is like any other in other files. Timestamps of 96 bits, as Spark and Impala write them, are read in microseconds: digits behind these are left
+//! out, and years may be any (in nanoseconds, 64 bits hold 1677 to 2262).
 //!
 //! Files of one data set have the same type for a column: `build` names the first file that has another, the column, and both types.
 
@@ -41,6 +42,7 @@ mod find;
 mod footer;
 mod hub;
 mod kind;
+mod parallel;
 #[cfg(feature = "image")]
 mod picture;
 mod plan;

@@ -7,13 +7,14 @@ use std::sync::{Mutex, PoisonError};
 use pinfeed::tensor::Element;
 use pinfeed::{BoxError, Error, Result, Tensor};
 
-use crate::builder::{ParquetBuilder, in_parallel, of_source};
+use crate::builder::{ParquetBuilder, invalid, of_source};
 use crate::dataset::Inner;
+use crate::parallel::{Cores, decode_in_parallel};
 use crate::row::Row;
 use crate::value::Value;
 
-/// How much of a row group is read at once, if the program does not say.
-const PART: u64 = 8 << 20;
+/// How much memory what is read at once takes, read and decoded, if the program does not say.
+const PART: u64 = 16 << 20;
 
 /// How many rows are written at once.
 const AT_ONCE: usize = 256;
@@ -24,12 +25,16 @@ impl ParquetBuilder {
     /// reads no file.
     ///
     /// Rows come in the order in which they lie, those that are [filtered](ParquetBuilder::filter) out left out; so tensors of other columns, with the same
-    /// filters, have the same rows. All cores decode, and beside the tensor there are at most 16 blocks in memory.
+    /// filters, have the same rows. Columns come in the order in which they are [asked for](ParquetBuilder::columns), those of folders
+    /// (`year=2024/`) if they are; if none is asked for, all that `build` reads.
+    ///
+    /// All cores decode, while up to 16 threads read (as many as there are cores, if those are more). Beside the tensor, there is 1 GiB in
+    /// memory at most, read and decoded, or one row group that is larger.
     ///
     /// # Errors
     ///
-    /// Those of [`build`](ParquetBuilder::build); if a column has no numbers (lists among them), or a value is null or does not fit; if there is not
-    /// enough memory.
+    /// Those of [`build`](ParquetBuilder::build); if there is no column; if one has no numbers (lists among them), or a value is null or
+    /// does not fit; if there is not enough memory.
     ///
     /// # Examples
     ///
@@ -49,13 +54,17 @@ impl ParquetBuilder {
     pub fn tensor<T: Value + Element>(mut self) -> Result<Tensor<T>> {
         self.block_bytes.get_or_insert(PART); // (Nothing has to mix here.)
         let inner = self.inner().map_err(of_source)?;
+        if inner.asked.is_empty() {
+            let reason = "names none, and a tensor has at least one: name those with numbers";
+            return Err(invalid("columns", reason.to_owned()));
+        }
         inner.tensor().map_err(of_source)
     }
 }
 
 impl Inner {
     fn tensor<T: Value + Element>(&self) -> Result<Tensor<T>, BoxError> {
-        let (rows, columns) = (usize::try_from(self.blocks.samples())?, self.names.len());
+        let (rows, columns) = (usize::try_from(self.blocks.samples())?, self.asked.len());
         let elements = rows
             .checked_mul(columns)
             .ok_or("there are too many numbers")?;
@@ -78,9 +87,16 @@ impl Inner {
             parts.push((samples, Mutex::new(part)));
             rest = behind;
         }
-        in_parallel(&parts, |(samples, part)| {
+        let bytes_of = |(samples, _): &(Range<u64>, _)| {
+            let part = self.within(samples).map(|(group, own)| {
+                let group = &self.groups[group];
+                group.bytes(&self.files[group.file], &self.leaves, &own)
+            });
+            part.unwrap_or(0)
+        };
+        decode_in_parallel(&parts, bytes_of, |(samples, part), cores| {
             let mut part = part.lock().unwrap_or_else(PoisonError::into_inner);
-            self.fill(samples, &mut part)
+            self.fill(samples, &mut part, cores)
         })?;
         drop(parts);
         let shape: &[usize] = if columns == 1 {
@@ -92,30 +108,41 @@ impl Inner {
     }
 
     /// Writes the values of these samples, one row behind the other.
-    fn fill<T: Value>(&self, samples: &Range<u64>, values: &mut [T]) -> Result<(), BoxError> {
+    fn fill<T: Value>(
+        &self,
+        samples: &Range<u64>,
+        values: &mut [T],
+        cores: &Cores,
+    ) -> Result<(), BoxError> {
         let (group, own) = self.within(samples).ok_or("there are no such rows")?;
-        let columns = group.fetch(&*self.store, &self.files[group.file], &own)?;
-        let rows = (own.end - own.start) as usize;
-        // (A few rows at a time, which stay in the cache while all of their columns are written.)
-        for (first, values) in (0..rows)
-            .step_by(AT_ONCE)
-            .zip(values.chunks_mut(AT_ONCE * columns.len()))
-        {
-            for (at, column) in columns.iter().enumerate() {
-                let written = T::write(column, first, at, columns.len(), values);
-                written.map_err(|(row, misfit)| {
-                    let row = Row {
-                        inner: self,
-                        group,
-                        sample: own.start + row as u64,
-                        columns: &columns,
-                        at: row,
-                        next: Cell::new(0),
-                    };
-                    row.misfit(&self.names[at], misfit)
-                })?;
+        let group = &self.groups[group];
+        let (file, width) = (&self.files[group.file], self.asked.len());
+        let mut rest = values;
+        group.fetch_each(&*self.store, file, &own, Some(cores), |batch| {
+            let rows = batch.rows.min(rest.len() / width);
+            let (written, behind) = std::mem::take(&mut rest).split_at_mut(rows * width);
+            rest = behind;
+            // (A few rows at a time, which stay in the cache while all of their columns are written.)
+            for (first, values) in (0..rows)
+                .step_by(AT_ONCE)
+                .zip(written.chunks_mut(AT_ONCE * width))
+            {
+                for (at, column) in self.asked.iter().enumerate() {
+                    let written = T::write(&batch.columns[*column], first, at, width, values);
+                    written.map_err(|(row, misfit)| {
+                        let row = Row {
+                            inner: self,
+                            group,
+                            sample: own.start + (batch.first + row) as u64,
+                            columns: &batch.columns,
+                            at: row,
+                            next: Cell::new(0),
+                        };
+                        row.misfit(&self.names[*column], misfit)
+                    })?;
+                }
             }
-        }
-        Ok(())
+            Ok(())
+        })
     }
 }

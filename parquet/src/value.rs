@@ -396,12 +396,13 @@ impl<T: Value + Element> sealed::Sealed for Tensor<T> {}
 impl<T: Value + Element> Value for Tensor<T> {
     fn read(cell: Cell<'_>) -> Result<Tensor<T>, Misfit> {
         let outer = list(cell)?;
+        let depth = outer.depth();
         let (mut shape, mut lists) = (vec![outer.len()], vec![outer]);
-        // One dimension further in, as long as there are lists.
-        while let Some(Content::List(first)) = first(&lists) {
-            let length = first.len();
+        // One dimension further in, as many as the column has: of an empty list, those within have the length 0.
+        for _ in 1..depth {
             let cells = lists.iter().flat_map(List::cells);
             let inner: Vec<List<'_>> = cells.map(list).collect::<Result<_, _>>()?;
+            let length = inner.first().map_or(0, List::len);
             if let Some(other) = inner.iter().find(|list| list.len() != length) {
                 return Err(Misfit::Length(other.len(), length));
             }
@@ -416,9 +417,4 @@ impl<T: Value + Element> Value for Tensor<T> {
         Tensor::from_vec(values, &shape)
             .map_err(|_| Misfit::Length(elements, shape.iter().product()))
     }
-}
-
-fn first<'a>(lists: &[List<'a>]) -> Option<Content<'a>> {
-    let cell = lists.iter().find_map(|list| list.cells().next());
-    cell.map(Cell::content)
 }

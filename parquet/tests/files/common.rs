@@ -11,8 +11,8 @@ use pinfeed::dataset::IntoDataset;
 use pinfeed::error::Temporary;
 use pinfeed::rng::RngKey;
 use pinfeed::store::{Object, Store};
-use pinfeed::{BoxError, Dataset, Error, SampleRng};
-use pinfeed_parquet::{Parquet, ParquetBuilder, ParquetError};
+use pinfeed::{BoxError, Dataset, SampleRng};
+use pinfeed_parquet::{Parquet, ParquetBuilder};
 
 pub(crate) fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures")
@@ -43,14 +43,6 @@ pub(crate) fn get<D: Dataset>(data: &D, index: u64) -> Result<D::Sample, BoxErro
     data.get(index, &mut rng)
 }
 
-/// What is wrong with a file, if an error is about one.
-pub(crate) fn of_file(error: &Error) -> Option<&ParquetError> {
-    let (Error::Source(cause) | Error::Sample(_, cause)) = error else {
-        return None;
-    };
-    cause.downcast_ref::<ParquetError>()
-}
-
 /// Objects in memory, which count what is read of them.
 #[derive(Default)]
 pub(crate) struct Memory {
@@ -60,6 +52,8 @@ pub(crate) struct Memory {
     pub(crate) lists: AtomicU64,
     /// How many reads fail before one succeeds.
     pub(crate) failing: AtomicU64,
+    /// What they say, in place of the object's key.
+    pub(crate) says: Option<&'static str>,
 }
 
 impl Memory {
@@ -124,7 +118,8 @@ impl Store for Memory {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails)
             .is_ok()
         {
-            return Err(Temporary::new(format!("{}: 503 Service Unavailable", object.key)).into());
+            let place = self.says.unwrap_or(&object.key);
+            return Err(Temporary::new(format!("{place}: 503 Service Unavailable")).into());
         }
         if self.object(&object.key)? != *object {
             return Err(format!("{}: it was changed after it was listed", object.key).into());

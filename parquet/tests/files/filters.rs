@@ -125,6 +125,31 @@ fn rows_that_meet_conditions() {
     assert_eq!(rows(of().filter(Filter::equals("score", 0))), [0]);
 }
 
+/// Several conditions on one column, which is read once.
+#[test]
+fn several_conditions_on_a_column() {
+    let of = || open("partitioned");
+    let between = of()
+        .filter(Filter::within("x", 13..))
+        .filter(Filter::within("x", ..37))
+        .filter(Filter::present("x"));
+    assert_eq!(
+        rows(between),
+        expected(|x, _, _, _, _| (13..37).contains(&x))
+    );
+    // (Beside others, which lie before and behind it in the file.)
+    let several = of()
+        .filter(Filter::one_of("word", ["w1", "w2", "w3"]))
+        .filter(Filter::within("x", 5..50))
+        .filter(Filter::one_of("word", ["w3", "w4"]))
+        .filter(Filter::present("score"))
+        .filter(Filter::within("x", 7..));
+    assert_eq!(
+        rows(several),
+        expected(|x, _, _, score, word| word == "w3" && (7..50).contains(&x) && score.is_some())
+    );
+}
+
 /// A row has its own values, whichever others of its row group are left out.
 #[test]
 fn filtered_rows_are_whole() {
@@ -208,6 +233,14 @@ fn filters_that_do_not_fit() {
             Filter::equals("words", 3),
             "column \"words\": there is no such column",
         ),
+        (
+            Filter::equals("year", "2024"),
+            "column \"year\": it comes from the folders' names; it is int64, and the filter compares it with text (\"2024\")",
+        ),
+        (
+            Filter::within("lang", 0..),
+            "column \"lang\": it comes from the folders' names; it is string, and the filter compares it with a number (0)",
+        ),
         (Filter::equals("x", 999), "none meets [x == 999]"),
         (Filter::equals("year", 1999), "none meets [year == 1999]"),
     ] {
@@ -225,6 +258,17 @@ fn filters_that_do_not_fit() {
         .to_string();
     assert!(
         error.contains("column \"tokens\": it is list<int32>, and a filter compares single values"),
+        "{error}"
+    );
+    // A type that is not taken cannot be asked for anything.
+    let error = open("schemas/decimal256.parquet")
+        .columns(["z"])
+        .filter(Filter::present("x"))
+        .build(|_, _| Ok(()))
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("column \"x\": its type decimal(50, 2) is not taken: write it with"),
         "{error}"
     );
 }

@@ -1,15 +1,22 @@
 //! One order over all files: each row once, resumed on other ranks, whatever happens meanwhile; and what is read for it.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use arrow_array::{ArrayRef, Int64Array, RecordBatch};
+use arrow_schema::{DataType, Field, Schema};
+use parquet::arrow::ArrowWriter;
+use parquet::basic::Compression;
+use parquet::file::properties::{EnabledStatistics, WriterProperties};
 use pinfeed::dataset::{BlockSource, Blocked};
 use pinfeed::loader::{LoaderState, OnError, World};
-use pinfeed::{DataLoader, Dataset, Error, Host};
-use pinfeed_parquet::{Parquet, ParquetBuilder};
+use pinfeed::store::{Object, Store};
+use pinfeed::{BoxError, DataLoader, Dataset, Error, Host};
+use pinfeed_parquet::{Parquet, ParquetBuilder, ParquetError};
 
-use crate::common::{Memory, fixture, get, of_file};
+use crate::common::{Memory, fixture, get, open};
 
 /// Six files of 3,000 rows: with a page index and without.
 fn files() -> Arc<Memory> {
@@ -78,7 +85,9 @@ fn rows_lie_as_they_were_written() {
 fn blocks_are_row_groups_or_pages_of_them() {
     let blocks = |name: &'static str, bytes: u64| {
         let store = Memory::of([("a.parquet", fixture(name))]);
-        build(Parquet::builder(store, "a.parquet").block_bytes(bytes)).blocks()
+        let builder = Parquet::builder(store, "a.parquet").columns(["x"]);
+        let data = builder.block_bytes(bytes).build(|row, _| Ok(row.number()));
+        data.unwrap().blocks()
     };
     let whole = blocks("unpaged.parquet", 1_000);
     assert_eq!(
@@ -86,7 +95,7 @@ fn blocks_are_row_groups_or_pages_of_them() {
         (2, 0..2000, 2000..3000)
     );
     assert_eq!(blocks("paged.parquet", 1 << 20).len(), 2);
-    let parts = blocks("paged.parquet", 1_000);
+    let parts = blocks("paged.parquet", 2_000);
     assert!((8..=24).contains(&parts.len()), "{}", parts.len());
     assert!(
         (0..parts.len())
@@ -96,6 +105,73 @@ fn blocks_are_row_groups_or_pages_of_them() {
         (0..parts.len()).any(|block| parts.range(block).start == 2000),
         "a block does not go beyond its row group"
     );
+}
+
+/// What counts is how much memory a part takes, and not how few bytes it is compressed to.
+#[test]
+fn compressed_row_groups_are_cut() {
+    let data = open("dense.parquet").block_bytes(400_000);
+    let data = data.build(|row, _| Ok(row.get::<i64>("x")?)).unwrap();
+    let blocks = data.blocks();
+    assert!((4..=6).contains(&blocks.len()), "{}", blocks.len());
+    for block in 0..blocks.len() {
+        let bytes = data.block_bytes(block, blocks.range(block));
+        assert!((200_000..=600_000).contains(&bytes), "{block}: {bytes}");
+    }
+    let loader = DataLoader::builder(data)
+        .batch_size(20_000)
+        .build()
+        .unwrap();
+    let rows = loader.epoch(0).flat_map(|batch| batch.unwrap().to_vec());
+    assert!(rows.eq((0..200_000).map(|at| at / 1000 * 1000)));
+}
+
+/// Each range by a request of its own, so that nothing between two of them is read.
+struct Apart(Arc<Memory>);
+
+impl Store for Apart {
+    fn list(&self, prefix: &str) -> Result<Vec<Object>, BoxError> {
+        self.0.list(prefix)
+    }
+
+    fn object(&self, key: &str) -> Result<Object, BoxError> {
+        self.0.object(key)
+    }
+
+    fn read(&self, object: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
+        self.0.read(object, range)
+    }
+
+    fn read_many(&self, object: &Object, ranges: &[Range<u64>]) -> Result<Vec<Vec<u8>>, BoxError> {
+        let ranges = ranges.iter().cloned();
+        ranges.map(|range| self.read(object, range)).collect()
+    }
+}
+
+/// A column of few long pages is not read again for each of many parts.
+#[test]
+fn pages_of_narrow_columns_are_not_read_many_times() {
+    let store = Arc::new(Memory::of([("a.parquet", fixture("narrow.parquet"))]));
+    let whole = fixture("narrow.parquet").len() as u64;
+    for bytes in [500, 4_000, 16_000, 40_000] {
+        let data = Parquet::builder(Apart(Arc::clone(&store)), "").block_bytes(bytes);
+        let data = data.build(|row, _| Ok(row.get::<bool>("b7")?)).unwrap();
+        store.restart();
+        let blocks = data.blocks();
+        for block in 0..blocks.len() {
+            data.fetch(block, blocks.range(block)).unwrap();
+        }
+        let read = store.bytes.load(Ordering::SeqCst);
+        assert!(
+            read <= whole * 3 / 2 + 1_000,
+            "{read} of {whole}, in {} blocks of {bytes}",
+            blocks.len()
+        );
+    }
+    // Alone, the wide column is cut as finely as is wanted.
+    let data = Parquet::builder(store, "").columns(["text"]);
+    let data = data.block_bytes(4_000).build(|_, _| Ok(())).unwrap();
+    assert!(data.blocks().len() > 10, "{}", data.blocks().len());
 }
 
 /// Of a row group, only what was chosen; of a part of one, only its pages.
@@ -122,7 +198,7 @@ fn only_what_is_needed_is_read() {
             store.reads.load(Ordering::SeqCst),
         )
     };
-    let builder = || Parquet::builder(Arc::clone(&store), "a.parquet");
+    let builder = || Parquet::builder(Arc::clone(&store), "a.parquet").block_bytes(1 << 20);
     let (of_all, requests) = bytes(builder());
     assert!(
         of_all <= fixture("paged.parquet").len() as u64 && requests <= 6,
@@ -290,6 +366,84 @@ fn memory_is_bounded() {
     assert!(0 < most && most <= bound, "{most}");
 }
 
+/// One file under many keys: as much data as is wanted, of which only footers are read.
+struct Copies {
+    bytes: Vec<u8>,
+    count: usize,
+}
+
+impl Store for Copies {
+    fn list(&self, _: &str) -> Result<Vec<Object>, BoxError> {
+        (0..self.count)
+            .map(|at| self.object(&format!("{at:05}.parquet")))
+            .collect()
+    }
+
+    fn object(&self, key: &str) -> Result<Object, BoxError> {
+        Ok(Object {
+            key: key.to_owned(),
+            bytes: self.bytes.len() as u64,
+            version: None,
+        })
+    }
+
+    fn read(&self, _: &Object, range: Range<u64>) -> Result<Vec<u8>, BoxError> {
+        Ok(self.bytes[range.start as usize..range.end as usize].to_vec())
+    }
+
+    fn in_flight(&self, bytes: u64) -> usize {
+        (bytes / 1_000) as usize
+    }
+}
+
+/// A file of so many numbers, which are compressed or not.
+fn of_numbers(rows: i64, compression: Compression) -> Vec<u8> {
+    let schema = Schema::new(vec![Field::new("x", DataType::Int64, false)]);
+    let numbers =
+        (0..rows).map(|at| at.wrapping_mul(0x9E37_79B9_7F4A_7C15_u64.cast_signed()) >> 40);
+    let numbers: ArrayRef = Arc::new(Int64Array::from_iter_values(numbers));
+    let batch = RecordBatch::try_new(Arc::new(schema), vec![numbers]).unwrap();
+    let properties = WriterProperties::builder()
+        .set_dictionary_enabled(false)
+        .set_statistics_enabled(EnabledStatistics::None)
+        .set_compression(compression)
+        .build();
+    let mut writer = ArrowWriter::try_new(Vec::new(), batch.schema(), Some(properties)).unwrap();
+    writer.write(&batch).unwrap();
+    writer.into_inner().unwrap()
+}
+
+/// Whatever the size of a data set is: by default, what is open fits into what `Blocked` has by default.
+#[test]
+fn blocks_of_the_usual_size_fit_into_the_usual_memory() {
+    // (A row group has a million rows: 8 MB.)
+    for compression in [Compression::UNCOMPRESSED, Compression::SNAPPY] {
+        let bytes = of_numbers(1 << 20, compression);
+        for count in [100, 500, 1_000, 1_500, 2_000, 3_000, 4_500] {
+            let bytes = bytes.clone();
+            let data = Parquet::builder(Copies { bytes, count }, "");
+            let data = data.build(|row, _| Ok(row.number())).unwrap();
+            let blocks = data.blocks();
+            let loader = DataLoader::builder(data).batch_size(64).shuffle(true);
+            let refused = loader.build().err().map(|error| error.to_string());
+            assert_eq!(refused, None, "{count} files, {compression}");
+            assert!(blocks.len() > 8 * 192, "{}", blocks.len());
+        }
+    }
+}
+
+/// As many requests at a time as the store wants of blocks of that size.
+#[test]
+fn the_store_says_how_many_requests_run() {
+    let bytes = fixture("unpaged.parquet");
+    let data = Parquet::builder(Copies { bytes, count: 3 }, "");
+    let data = data.columns(["x"]).build(|_, _| Ok(())).unwrap();
+    // (Six blocks, of the bytes that are read of them.)
+    let read = data.block_bytes(0, 0..2_000) as u64 / 1_000;
+    let found = data.in_flight() as u64;
+    assert!(0 < found && found <= read, "{found} of {read}");
+}
+
 #[test]
 fn reads_are_tried_again() {
     let store = files();
@@ -307,6 +461,34 @@ fn reads_are_tried_again() {
             .sum::<usize>(),
         18_000
     );
+}
+
+/// A store whose errors do not name the object: they are named, and stay temporary.
+#[test]
+fn errors_of_a_store_that_names_nothing() {
+    let store = Arc::new(Memory {
+        says: Some("our server"),
+        ..Memory::of([("a.parquet", fixture("unpaged.parquet"))])
+    });
+    let data = || build(Parquet::builder(Arc::clone(&store), "")).into_only_x();
+    let loader = DataLoader::builder(data()).batch_size(100).num_workers(1);
+    let loader = loader.retry(5, Duration::from_millis(1)).build().unwrap();
+    store.failing.store(2, Ordering::SeqCst);
+    let rows = loader.epoch(0).map(|batch| batch.unwrap().len());
+    assert_eq!(rows.sum::<usize>(), 3_000);
+    let data = data();
+    store.failing.store(1, Ordering::SeqCst);
+    let error = get(&data, 0).unwrap_err();
+    let said = error.to_string();
+    assert!(
+        said.ends_with("a.parquet: our server: 503 Service Unavailable"),
+        "{said}"
+    );
+    assert_eq!(ParquetError::of(&*error).unwrap().file(), "a.parquet");
+    store.failing.store(1, Ordering::SeqCst);
+    let error = Parquet::builder(Arc::clone(&store), "").build(|_, _| Ok(()));
+    let error = error.unwrap_err();
+    assert_eq!(ParquetError::of(&error).unwrap().file(), "a.parquet");
 }
 
 /// A page whose checksum is wrong: rows of its row group are bad, and no others; each is named.
@@ -328,6 +510,8 @@ fn a_damaged_page_costs_no_more_than_its_row_group() {
         said.contains("1.parquet: row group 0 cannot be decoded"),
         "{said}"
     );
+    let fault = ParquetError::of(&error).unwrap();
+    assert_eq!((fault.file(), fault.row()), ("1.parquet", None));
     let skipping = DataLoader::builder(data())
         .batch_size(100)
         .shuffle(true)
@@ -373,9 +557,10 @@ fn a_file_that_changes_is_named() {
         .epoch(0)
         .find_map(Result::err)
         .unwrap();
-    assert!(
-        of_file(&error).is_none() && error.to_string().contains("2.parquet: row 0"),
-        "{error}"
+    assert!(error.to_string().contains("2.parquet: row 0"), "{error}");
+    assert_eq!(
+        ParquetError::of(&error).map(ParquetError::file),
+        Some("2.parquet")
     );
 }
 
@@ -383,7 +568,7 @@ fn a_file_that_changes_is_named() {
 #[test]
 fn a_state_belongs_to_its_files() {
     let store = files();
-    let builder = || Parquet::builder(Arc::clone(&store), "");
+    let builder = || Parquet::builder(Arc::clone(&store), "").block_bytes(1 << 20);
     let loader = |builder: ParquetBuilder| {
         let data = builder.build(|row, _| Ok(row.number())).unwrap();
         DataLoader::builder(data)

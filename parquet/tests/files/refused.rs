@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use pinfeed_parquet::{Parquet, ParquetBuilder};
+use pinfeed_parquet::{Parquet, ParquetBuilder, ParquetError};
 
-use crate::common::{Memory, all, fixture, of_file, open};
+use crate::common::{Memory, all, fixture, open};
 
 fn refusal(builder: ParquetBuilder) -> String {
     builder.build(|_, _| Ok(())).unwrap_err().to_string()
@@ -126,6 +126,29 @@ fn files_that_do_not_belong_together() {
         error.contains("column \"a.b\": two of its columns have this name"),
         "{error}"
     );
+    // So two columns of one name are, in whichever file, if they are chosen.
+    let columns = |files: &[&str], column: &str| of(files).columns([column]);
+    let error = refusal(columns(&["not_dotted", "dotted"], "a.b"));
+    assert!(
+        error.contains("1-dotted.parquet, column \"a.b\": two of its columns have this name"),
+        "{error}"
+    );
+    for files in [["dotted", "not_dotted"], ["not_dotted", "dotted"]] {
+        let data = columns(&files, "c").build(|row, _| Ok(row.get::<i64>("c")?));
+        let mut found = all(data.unwrap()).unwrap();
+        found.sort_unstable();
+        assert_eq!(found, [3, 5]);
+    }
+    // A column without a value has no type that is not taken.
+    let error = refusal(columns(&["null_y", "decimal_y"], "y"));
+    assert!(
+        error.contains("1-decimal_y.parquet, column \"y\": its type decimal(50, 2) is not taken"),
+        "{error}"
+    );
+    let data = of(&["null_y", "decimal_y", "null_y"]);
+    let data = data.build(|row, _| Ok(row.get::<i64>("x")?)).unwrap();
+    assert_eq!(data.columns().count(), 1);
+    assert_eq!(all(data).unwrap(), [7, 8, 11, 7, 8]);
     // A type that is not taken is refused where it is chosen, and left out where nothing is.
     let error = refusal(of(&["decimal256"]).columns(["x"]));
     assert!(
@@ -170,7 +193,7 @@ fn what_is_not_there() {
     let error = refusal(open("types.parquet").block_bytes(0));
     assert!(error.contains("block_bytes"), "{error}");
     let error = open("schemas").build(|_, _| Ok(())).unwrap_err();
-    let fault = of_file(&error).unwrap();
+    let fault = ParquetError::of(&error).unwrap();
     assert!(
         fault.file().ends_with(".parquet") && fault.column().is_some(),
         "{fault}"

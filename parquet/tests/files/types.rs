@@ -41,20 +41,56 @@ fn what_pyarrow_wrote_is_read_as_pyarrow_reads_it() {
         );
     }
     same!("types.parquet", "at_ms": i64, "at_us": i64, "at_ns": i64,);
-    // (As Impala and old Spark write timestamps: nanoseconds, whatever they were.)
-    let nanoseconds = |name: &str, factor: i64| {
-        let values = expected[name].as_array().unwrap().iter();
-        values
-            .map(|value| value.as_i64().unwrap() * factor)
-            .collect::<Vec<i64>>()
-    };
+    // (As Impala and Spark write timestamps: in 96 bits, which are read as microseconds, whatever they were.)
+    let milliseconds = expected["at_ms"].as_array().unwrap().iter();
+    let expected_ms = milliseconds.map(|value| value.as_i64().unwrap() * 1_000);
     assert_eq!(
         column::<i64>("types-v2.parquet", "at_ms").unwrap(),
-        nanoseconds("at_ms", 1_000_000)
+        expected_ms.collect::<Vec<i64>>()
+    );
+    let found = column::<i64>("types-v2.parquet", "at_us").unwrap();
+    assert_eq!(json!(found), expected["at_us"]);
+}
+
+/// The years 1 to 9999, which 64 bits of nanoseconds do not hold.
+#[test]
+fn timestamps_of_96_bits_are_in_microseconds() {
+    let text = fs::read_to_string(fixtures().join("int96.json")).unwrap();
+    let expected: Json = serde_json::from_str(&text).unwrap();
+    let found = column::<i64>("int96.parquet", "at").unwrap();
+    assert_eq!(json!(found), expected["at"]);
+    let lists = column::<Vec<Option<i64>>>("int96.parquet", "list").unwrap();
+    for (list, at) in lists.iter().zip(&found) {
+        assert_eq!(list[..], [Some(*at), None]);
+    }
+    let data = open("int96.parquet").build(|_, _| Ok(())).unwrap();
+    let types: Vec<String> = data.columns().map(|(_, of)| of).collect();
+    assert_eq!(types, ["timestamp[us]", "list<timestamp[us]>"]);
+}
+
+/// Whatever is empty of them, lists of lists have the rank that their column has.
+#[test]
+fn empty_lists_of_lists_have_a_rank() {
+    let shapes = |name: &'static str| -> Vec<Vec<usize>> {
+        let data = open("lists.parquet").build(move |row, _| {
+            let tensor: Tensor<i32> = match name {
+                "grid" => row.get(name)?,
+                _ => {
+                    let deep: Tensor<f32> = row.get(name)?;
+                    return Ok(deep.shape().to_vec());
+                }
+            };
+            Ok(tensor.shape().to_vec())
+        });
+        all(data.unwrap()).unwrap()
+    };
+    assert_eq!(
+        shapes("grid"),
+        [vec![2, 2], vec![0, 0], vec![2, 0], vec![1, 1]]
     );
     assert_eq!(
-        column::<i64>("types-v2.parquet", "at_us").unwrap(),
-        nanoseconds("at_us", 1_000)
+        shapes("deep"),
+        [vec![1, 1, 1], vec![0, 0, 0], vec![1, 0, 0], vec![1, 2, 0]]
     );
 }
 
@@ -334,6 +370,41 @@ fn numbers_as_one_tensor() {
             .zip(0..)
             .all(|(row, x)| row == [x, 2024])
     );
+    // A folder's column is there if it is asked for, where it is asked for.
+    let of_folders = |columns: &[&'static str]| {
+        let builder = open("partitioned").columns(columns.iter().copied());
+        builder.filter(Filter::equals("lang", "de")).tensor::<i64>()
+    };
+    assert_eq!(of_folders(&["x"]).unwrap().shape()[..], [30]);
+    let table = of_folders(&["year", "x"]).unwrap();
+    assert_eq!(table.shape()[..], [30, 2]);
+    assert!(
+        table
+            .as_slice()
+            .chunks(2)
+            .all(|row| row[0] == 2022 + row[1] / 20)
+    );
+    // Many rows are decoded in several batches.
+    let dense = open("dense.parquet").block_bytes(1 << 30);
+    let dense = dense.tensor::<f64>().unwrap();
+    assert_eq!(dense.shape()[..], [200_000]);
+    let is_right = |(at, x): (usize, &f64)| *x as usize == at / 1000 * 1000;
+    assert!(dense.as_slice().iter().enumerate().all(is_right));
+    // Without a column there is none.
+    for error in [
+        open("types.parquet")
+            .columns([] as [&str; 0])
+            .tensor::<i64>(),
+        of_folders(&[]),
+    ]
+    .map(|tensor| tensor.err().map(|error| error.to_string()))
+    {
+        let said = error.unwrap_or_default();
+        assert!(
+            said.contains("columns") && said.contains("at least one"),
+            "{said}"
+        );
+    }
     for (columns, said) in [
         (["id", "score"], "row 3, column \"score\": it is null"),
         (["id", "tokens"], "row 0, column \"tokens\": it is a list"),
