@@ -89,7 +89,9 @@ impl Shard {
     ) -> Result<Extent, BoxError> {
         let mut parts = Vec::new();
         for range in self.ranges(samples) {
-            let bytes = store.read(&self.object, range.clone())?; // (it names the object, and says whether it is temporary)
+            let bytes = store
+                .read(&self.object, range.clone())
+                .map_err(|error| ShardError::of(&self.place, &self.object, Cause::Store(error)))?;
             if bytes.len() as u64 != range.end - range.start {
                 let what = format!("its store gave {} bytes for {range:?}", bytes.len());
                 return Err(self.fault(None, Cause::Other(what)).into());

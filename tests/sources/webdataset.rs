@@ -85,7 +85,7 @@ impl Store for Memory {
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fails)
             .is_ok()
         {
-            return Err(Temporary::new(format!("{}: 503 Service Unavailable", object.key)).into());
+            return Err(Temporary::new("503 Service Unavailable").into()); // (it does not say of which object)
         }
         let part = self.objects[&object.key].get(range.start as usize..range.end as usize);
         Ok(part
@@ -353,6 +353,26 @@ fn reads_are_tried_again_and_bad_samples_replaced() {
     let seen: Vec<String> = loader.epoch(0).flat_map(|batch| batch.unwrap()).collect();
     assert_eq!(seen.len(), expected.len());
     assert!(seen.iter().all(|of| !of.ends_with(": 0001")));
+}
+
+/// An extent that a store does not give, without a word of which object it is: the error has the shard.
+#[test]
+fn an_error_of_a_store_names_the_shard() {
+    let (store, _) = many();
+    let store = Arc::new(store);
+    let data = WebDataset::builder(Arc::clone(&store), "train/");
+    let loader = DataLoader::builder(data.build(key).unwrap())
+        .build()
+        .unwrap();
+    store.failing.store(u64::MAX, Ordering::SeqCst);
+    let error = loader.epoch(0).next().unwrap().unwrap_err();
+    let of_shard = ShardError::find(&error).unwrap();
+    assert!(of_shard.shard().contains("train/"), "{of_shard}");
+    let said = of_shard.to_string();
+    assert!(
+        said.contains(of_shard.shard()) && said.contains("503 Service Unavailable"),
+        "{said}"
+    );
 }
 
 /// What is read at once is neither tiny nor large, whatever fields are wanted; and the order does not depend on these.
