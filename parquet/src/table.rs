@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Mutex, PoisonError};
 
 use pinfeed::tensor::Element;
-use pinfeed::{BoxError, Error, Result, Tensor};
+use pinfeed::{BoxError, Result, Tensor};
 
 use crate::builder::{ParquetBuilder, invalid, of_source};
 use crate::dataset::Inner;
@@ -68,7 +68,7 @@ impl Inner {
         let elements = rows
             .checked_mul(columns)
             .ok_or("there are too many numbers")?;
-        // (Asked first: where there is no memory, `vec!` ends the process.)
+        // (Asked first: where there is no memory, `zeros` panics.)
         let room = Vec::<T>::new().try_reserve_exact(elements);
         room.map_err(|_| {
             let bytes = elements.saturating_mul(size_of::<T>());
@@ -77,9 +77,14 @@ impl Inner {
                 bytes >> 20
             )
         })?;
-        let mut values = vec![T::default(); elements];
+        let shape: &[usize] = match columns {
+            1 => &[rows],
+            _ => &[rows, columns],
+        };
+        let mut tensor = Tensor::<T>::zeros(shape);
+        let values = tensor.as_mut_slice().ok_or("the tensor is shared")?; // cannot be
 
-        let (mut rest, mut parts) = (&mut values[..], Vec::new());
+        let (mut rest, mut parts) = (values, Vec::new());
         for block in 0..self.blocks.len() {
             let samples = self.blocks.range(block);
             let length = (samples.end - samples.start) as usize * columns;
@@ -99,12 +104,7 @@ impl Inner {
             self.fill(samples, &mut part, cores)
         })?;
         drop(parts);
-        let shape: &[usize] = if columns == 1 {
-            &[rows]
-        } else {
-            &[rows, columns]
-        };
-        Ok(Tensor::from_vec(values, shape).map_err(Error::from)?)
+        Ok(tensor)
     }
 
     /// Writes the values of these samples, one row behind the other.
