@@ -14,3 +14,13 @@ pub(crate) use rayon::{ThreadPool, ThreadPoolBuilder};
 pub(crate) const fn planted(_: &str) -> bool {
     false
 }
+
+/// Starts a thread of this name within a scope.
+#[cfg(feature = "webdataset")]
+pub(crate) fn spawn_scoped<'scope, T: Send + 'scope>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    name: String,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<thread::ScopedJoinHandle<'scope, T>> {
+    thread::Builder::new().name(name).spawn_scoped(scope, work)
+}

@@ -28,6 +28,16 @@ pub(crate) fn without_locks(f: impl FnOnce()) {
     f();
 }
 
+/// Starts a thread within a scope. (There it has no name.)
+#[cfg(feature = "webdataset")]
+pub(crate) fn spawn_scoped<'scope, T: Send + 'static>(
+    scope: &'scope thread::Scope<'scope, '_>,
+    _: String,
+    work: impl FnOnce() -> T + Send + 'scope,
+) -> std::io::Result<thread::ScopedJoinHandle<'scope, T>> {
+    Ok(scope.spawn(work))
+}
+
 /// Yields, because the scheduler need not be fair to a spinning thread.
 pub(crate) fn spin_loop() {
     thread::yield_now();

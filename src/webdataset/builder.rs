@@ -19,7 +19,7 @@ use crate::rng::SampleRng;
 use crate::sampler::Blocks;
 use crate::store::{Object, Store};
 use crate::sync::log;
-use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering, thread};
+use crate::sync::{Arc, AtomicBool, AtomicUsize, Instant, Mutex, Ordering, spawn_scoped, thread};
 
 /// How many shards are indexed at once: more than there are cores, because it waits for a disk or a network.
 const AT_ONCE: usize = 16;
@@ -517,8 +517,7 @@ fn in_parallel<T: Send>(
     thread::scope(|scope| {
         let others = (1..AT_ONCE.min(objects.len())).map_while(|at| {
             // (Where there can be no more threads, those there are do it.)
-            let named = thread::Builder::new().name(format!("pinfeed-index-{at}"));
-            named.spawn_scoped(scope, work).ok()
+            spawn_scoped(scope, format!("pinfeed-index-{at}"), work).ok()
         });
         let others: Vec<_> = others.collect();
         work();

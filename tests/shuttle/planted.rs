@@ -69,6 +69,8 @@ planted! {
     wrong_room: "room is given in the wrong order", "blocks::blocks_are_read_once";
     later_pass: "a later pass takes the room", "blocks::blocks_are_read_once";
     tried_in_vain: "a sample that is tried again is given up with its block", "blocks::blocks_are_tried_again";
+    silent_reader: "a reader of shards ends in silence", "shards::shards_come_whole";
+    lost_items: "items of a batch are lost where there are none for now", "shards::shards_come_whole";
     kept_room: "what is done with keeps its room", "blocks::blocks_are_read_once";
     still_failed: "a task that is made again stays failed", "failures::bad_samples_are_replaced_or_left_out";
     stale_slabs: "a task that is made again has a slab that it gave up", "failures::a_batch_is_made_again_while_its_slab_comes";

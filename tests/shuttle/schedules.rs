@@ -27,6 +27,7 @@ mod places;
 mod planted;
 mod runs;
 mod seeing;
+mod shards;
 mod staged;
 mod streams;
 mod support;

@@ -18,7 +18,7 @@ use crate::pipeline::traits::{
 use crate::pipeline::worker_status::WorkerStatus;
 use crate::rng::SampleRng;
 use crate::sampler::Sampler;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, planted};
 use crate::tensor::Offload;
 
 /// How many samples the order of an iterable has: more than any can give.
@@ -227,7 +227,12 @@ where
             let (on_error, meter) = (self.parts.on_error, &context.meter);
             match error.downcast::<Again>() {
                 Ok(again) if on_error.asks_again(in_vain, &again.0, meter) => in_vain += 1,
-                Ok(again) => return Ok(Pulled::NotNow(self.not_now(place, again.0))),
+                Ok(again) => {
+                    if planted("items of a batch are lost where there are none for now") {
+                        self.begun.clear();
+                    }
+                    return Ok(Pulled::NotNow(self.not_now(place, again.0)));
+                }
                 Err(source) => {
                     let epoch = self.epoch;
                     return Err(Error::Iterable { epoch, source });
