@@ -8,7 +8,7 @@
 //!     cargo run --release --example bucket --features webdataset,object-store -- \
 //!         "s3://bucket/train-{000000..000146}.tar" "jpg;jpeg;png" /nvme/cache
 //!
-//! Credentials and endpoints are those of the environment: AWS_ACCESS_KEY_ID, AWS_ENDPOINT, and so on.
+//! Credentials and endpoints are those of the environment: AWS_ACCESS_KEY_ID, AWS_ENDPOINT_URL, and so on.
 
 mod colours;
 mod shards;
@@ -24,7 +24,6 @@ use pinfeed::prelude::*;
 use pinfeed::store::{self, DiskCache};
 use pinfeed::webdataset::WebDataset;
 
-/// What the disk may keep.
 const MIB: u64 = 1 << 20;
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {

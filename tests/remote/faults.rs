@@ -452,3 +452,36 @@ fn a_loader_gets_through_all_of_that() {
     assert!(error.contains("AccessDenied"), "{error}");
     assert!(began.elapsed() < Duration::from_secs(60));
 }
+
+/// Class folders of a bucket: one listing, a request for each picture, and one more for a picture that did not come at first.
+#[cfg(feature = "image")]
+#[test]
+fn pictures_lie_in_class_folders() {
+    use pinfeed::image::StoredFolder;
+
+    let picture = |shade: u8| [&b"P6 2 2 255\n"[..], &[shade; 12]].concat();
+    let (ant, bee, old) = (picture(10), picture(20), picture(30));
+    let objects = [
+        ("data/train/ant/1.ppm", &*ant),
+        ("data/train/bee/1.ppm", &*bee),
+        ("data/train.old/cat/1.ppm", &*old),
+    ];
+    let server = Server::new(&objects);
+    let train = StoredFolder::open(server.bucket("data"), "train").unwrap();
+    assert_eq!(train.classes(), ["ant", "bee"]);
+    assert!(train.keys().eq(["train/ant/1.ppm", "train/bee/1.ppm"]));
+    assert_eq!(server.seen().len(), 1);
+
+    let loader = DataLoader::builder(train)
+        .batch_size(2)
+        .num_workers(1)
+        .build()
+        .unwrap();
+    server.then([Act::CutAfter(5)]);
+    for _ in 0..2 {
+        let (pictures, labels) = loader.epoch(0).next().unwrap().unwrap();
+        assert_eq!(labels.as_slice(), [0, 1]);
+        assert_eq!(pictures.row(1).to_vec(), [20; 12]);
+    }
+    assert_eq!(server.seen().len(), 5);
+}

@@ -83,28 +83,7 @@ impl FileList {
 
     /// The same files, with labels that index `classes`. The error says what is wrong with `classes`.
     pub(super) fn with_classes(&self, classes: Vec<String>) -> Result<FileList, String> {
-        let mut indices = HashMap::with_capacity(classes.len());
-        for (index, class) in classes.iter().enumerate() {
-            if indices.insert(class.clone(), index as i64).is_some() {
-                return Err(format!("the class `{class}` comes twice"));
-            }
-        }
-        let mut translated = HashMap::new();
-        let mut labels = Vec::with_capacity(self.labels.len());
-        for &old in &self.labels {
-            let new = match translated.get(&old) {
-                Some(&new) => new,
-                None => {
-                    let class = self.class_of(old);
-                    let new = indices.get(&class).copied().ok_or_else(|| {
-                        format!("there are pictures of the class `{class}`, which is not among the classes given")
-                    })?;
-                    translated.insert(old, new);
-                    new
-                }
-            };
-            labels.push(new);
-        }
+        let labels = relabel(&self.labels, |label| self.class_of(label), &classes)?;
         Ok(FileList {
             root: self.root.clone(),
             names: Arc::clone(&self.names),
@@ -119,6 +98,37 @@ impl FileList {
             .and_then(|index| self.classes.get(index));
         name.cloned().unwrap_or_else(|| label.to_string())
     }
+}
+
+/// The labels of the same samples, whose classes are these. The error says what is wrong with `classes`.
+pub(super) fn relabel(
+    old: &[i64],
+    class_of: impl Fn(i64) -> String,
+    classes: &[String],
+) -> Result<Vec<i64>, String> {
+    let mut indices = HashMap::with_capacity(classes.len());
+    for (index, class) in classes.iter().enumerate() {
+        if indices.insert(class.clone(), index as i64).is_some() {
+            return Err(format!("the class `{class}` comes twice"));
+        }
+    }
+    let mut translated = HashMap::new();
+    let mut labels = Vec::with_capacity(old.len());
+    for &old in old {
+        let new = match translated.get(&old) {
+            Some(&new) => new,
+            None => {
+                let class = class_of(old);
+                let new = indices.get(&class).copied().ok_or_else(|| {
+                    format!("there are pictures of the class `{class}`, which is not among the classes given")
+                })?;
+                translated.insert(old, new);
+                new
+            }
+        };
+        labels.push(new);
+    }
+    Ok(labels)
 }
 
 /// Builds a list file by file. Classes may come in any order.

@@ -1,10 +1,10 @@
 //! Pictures in class folders of a store: [`StoredFolder`].
 
-use std::collections::HashMap;
 use std::ffi::OsStr;
 use std::fmt;
 use std::sync::Arc;
 
+use super::files::relabel;
 use super::refused;
 use super::walk::{EXTENSIONS, is_picture};
 use crate::dataset::{Fingerprint, IntoDataset, Staged, StagedDataset};
@@ -151,24 +151,10 @@ impl StoredFolder {
     ) -> Result<StoredFolder> {
         let refused = |reason| refused("StoredFolder::with_classes", reason);
         let classes: Vec<String> = classes.into_iter().map(C::into).collect();
-        let mut places = HashMap::with_capacity(classes.len());
-        for (place, class) in classes.iter().enumerate() {
-            if places.insert(class.as_str(), place as i64).is_some() {
-                return Err(refused(format!("the class `{class}` comes twice")));
-            }
-        }
-        let mut new = Vec::with_capacity(self.classes.len());
-        for class in self.classes.iter() {
-            let place = places.get(class.as_str()).copied().ok_or_else(|| {
-                refused(format!(
-                    "there are pictures of the class `{class}`, which is not among the classes given"
-                ))
-            })?;
-            new.push(place);
-        }
-        let labels = self.labels.iter().map(|old| new[*old as usize]).collect();
+        let class_of = |label: i64| self.classes[label as usize].clone();
+        let labels = relabel(&self.labels, class_of, &classes).map_err(refused)?;
         Ok(StoredFolder {
-            labels,
+            labels: labels.into(),
             classes: classes.into(),
             ..self
         })
