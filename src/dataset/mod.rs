@@ -195,7 +195,8 @@ pub trait Dataset: Send + Sync + 'static {
     /// them. (For one behind a network, [`Staged`] keeps requests in flight.)
     ///
     /// Each sample of a pass is announced once, in the pass's order, before `get` is called for it: before a worker gets the first, those
-    /// up to [`lookahead`](Dataset::lookahead) positions behind it, and then one for each. After an epoch's end come the first of the
+    /// up to [`lookahead`](Dataset::lookahead) positions behind it, and then as many as are got, in one call for several (up to an eighth of
+    /// `lookahead`, or what the worker has claimed). After an epoch's end come the first of the
     /// epoch that follows it in [`epochs`](crate::DataLoader::epochs) (with workers), as soon as the loop has come to the epoch. Each
     /// rank is told of its own samples. It is a hint, and so cannot fail: `get` may be called for a sample that was not announced (in
     /// place of a bad one, or once more), and may never be called for one that was. A sampler that panics leaves samples unannounced,
