@@ -148,6 +148,11 @@ pub trait Table<S, B>: Send + Sync {
         ask: &dyn Fn(Needs) -> bool,
     ) -> Result<(), NotLoaded<E>>;
 
+    /// Whether [`copy_rows`](Table::copy_rows) may succeed: there is a slab.
+    fn takes_rows(&self) -> bool {
+        false
+    }
+
     /// Copies a table's rows, instead of loading as many samples that would be views of them, into the rows from `first` on. `false`:
     /// it cannot, for there is no slab yet, or the batch has other fields.
     fn copy_rows(

@@ -209,6 +209,10 @@ impl<S: Sample<Batch: Batch>> Table<S, S::Batch> for StackTable<S> {
         Ok(())
     }
 
+    fn takes_rows(&self) -> bool {
+        self.granted().is_some() && S::rest_of_rows().is_some()
+    }
+
     fn copy_rows(
         &self,
         first: usize,

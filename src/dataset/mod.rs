@@ -33,7 +33,7 @@ pub use staged::{AsyncStagedDataset, OnRuntime};
 pub use staged::{Staged, StagedDataset, StagedStats};
 pub use subset::Subset;
 pub(crate) use tensors::{HostRows, StoredRows, sealed};
-pub use tensors::{TensorDataset, TensorRows};
+pub use tensors::{Table, TensorDataset, TensorRows};
 pub use vec::{IntoDataset, VecDataset};
 pub use zip::Zip;
 
@@ -275,6 +275,21 @@ pub trait Dataset: Send + Sync + 'static {
     #[doc(hidden)]
     fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {
         let _ = indices;
+        None
+    }
+
+    /// Where samples are rows of tables, of which there are several that come and go (blocks of numbers): gives the rows of the first of these
+    /// samples, as far as their tables are there, in runs: the columns of a table, and which of its rows come next. `give` says whether it took
+    /// them. Returns how many it took; the sample behind them is to be got. `pass`: as samples' generators have it. `None`: samples are no such
+    /// rows.
+    #[doc(hidden)]
+    fn give_rows(
+        &self,
+        indices: &[u64],
+        pass: u32,
+        give: &mut dyn FnMut(&[Column], &[u64]) -> bool,
+    ) -> Option<usize> {
+        let _ = (indices, pass, give);
         None
     }
 
@@ -567,6 +582,15 @@ macro_rules! forwarded {
 
             fn has_encoded_pictures(&self) -> bool {
                 (**self).has_encoded_pictures()
+            }
+
+            fn give_rows(
+                &self,
+                indices: &[u64],
+                pass: u32,
+                give: &mut dyn FnMut(&[Column], &[u64]) -> bool,
+            ) -> Option<usize> {
+                (**self).give_rows(indices, pass, give)
             }
 
             fn columns(&self, indices: &mut [u64]) -> Option<&[Column]> {

@@ -76,6 +76,29 @@ impl<R: TensorRows> TensorDataset<R> {
     }
 }
 
+impl<R: TensorRows + HostRows> TensorDataset<R> {
+    /// The table that it is, as a source of [blocks](crate::dataset::BlockSource::table) gives it.
+    ///
+    /// # Examples
+    ///
+    /// In [`BlockSource::table`](crate::dataset::BlockSource::table).
+    pub fn table(&self) -> Table<'_> {
+        Table {
+            columns: &self.columns,
+        }
+    }
+}
+
+/// The rows of a [`TensorDataset`], to be copied into batches: [`TensorDataset::table`].
+///
+/// # Examples
+///
+/// In [`BlockSource::table`](crate::dataset::BlockSource::table).
+#[derive(Debug, Clone, Copy)]
+pub struct Table<'a> {
+    pub(super) columns: &'a [Column],
+}
+
 impl<R: TensorRows> Dataset for TensorDataset<R> {
     type Sample = R::Row;
 

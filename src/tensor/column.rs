@@ -110,8 +110,19 @@ impl Column {
                 4 => self.copy_rows_of::<4>(indices, to),
                 8 => self.copy_rows_of::<8>(indices, to),
                 16 => self.copy_rows_of::<16>(indices, to),
+                32 => self.copy_rows_of::<32>(indices, to),
                 _ => self.copy_long_rows(indices, to),
             }
+        }
+    }
+
+    /// Fetches a row into the cache, which is copied soon. It is a hint: there may be no such row.
+    pub(crate) fn fetch_ahead(&self, index: u64) {
+        if let Content::Memory(base, _) = &self.content
+            && self.row_bytes > 0
+        {
+            let at = (index as usize).wrapping_mul(self.row_bytes);
+            prefetch_row(base.as_ptr().wrapping_add(at), self.row_bytes);
         }
     }
 
@@ -134,12 +145,7 @@ impl Column {
             if let Some(ahead) = indices.get(at + ROWS_AHEAD) {
                 // SAFETY: the caller's contract.
                 let ahead = unsafe { self.row(*ahead) };
-                // The first lines, and the one that the last of these bytes is in. The processor sees by itself how a longer row
-                // goes on.
-                let some = bytes.min(FETCHED_ROW_BYTES);
-                let lines = (0..some).step_by(LINE);
-                lines.for_each(|line| prefetch(ahead.wrapping_add(line)));
-                prefetch(ahead.wrapping_add(some - 1));
+                prefetch_row(ahead, bytes);
             }
             // SAFETY: the caller's contract.
             unsafe { copy_nonoverlapping(self.row(*index), to.add(at * bytes), bytes) };
@@ -173,6 +179,16 @@ pub(crate) fn are_below(numbers: impl Iterator<Item = u64>, rows: usize) -> bool
         bits | number | (last as u64).wrapping_sub(number)
     });
     bits >> 63 == 0
+}
+
+/// Fetches the first lines of a row of so many bytes, and the one that the last of these is in. The processor sees by itself how a longer row goes
+/// on. Any address will do.
+#[inline]
+fn prefetch_row(row: *const u8, bytes: usize) {
+    let some = bytes.min(FETCHED_ROW_BYTES);
+    let lines = (0..some).step_by(LINE);
+    lines.for_each(|line| prefetch(row.wrapping_add(line)));
+    prefetch(row.wrapping_add(some.saturating_sub(1)));
 }
 
 /// Fetches the line of an address into the cache. It is a hint, and any address will do.

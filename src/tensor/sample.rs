@@ -133,6 +133,10 @@ macro_rules! scalars {
             type Rest = ();
             const DENSE: bool = true;
 
+            fn rest_of_rows() -> Option<()> {
+                Some(())
+            }
+
             fn plan<'a>(
                 _: impl Iterator<Item = &'a Self> + Clone,
                 layout: &mut Layout,

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use pinfeed::dataset::{BlockSource, Blocked};
+use pinfeed::dataset::{BlockSource, Blocked, Table, TensorDataset};
 use pinfeed::error::Temporary;
 use pinfeed::sampler::{BlockSampler, Blocks, Sampler};
 use pinfeed::{BoxError, DataLoader, SampleRng, Tensor};
@@ -25,10 +25,13 @@ struct Shards {
     bad: Option<u64>,
     /// How often a block cannot be had, for the time being.
     busy: Mutex<BTreeMap<u64, u64>>,
+    /// Batches copy rows of a block, unless a sample of it is bad.
+    has_tables: bool,
 }
 
 struct Held {
     samples: Range<u64>,
+    rows: Option<TensorDataset<(Tensor<u8>, Tensor<i64>)>>,
     held: Arc<Mutex<(usize, usize)>>,
 }
 
@@ -60,8 +63,11 @@ impl BlockSource for Shards {
             held.0 += bytes(&samples);
             held.1 = held.1.max(held.0);
         }
+        let is_bad = self.bad.is_some_and(|bad| samples.contains(&bad));
+        let rows = (self.has_tables && !is_bad).then(|| rows(&samples));
         let fetched = Held {
             samples: samples.clone(),
+            rows: rows.transpose()?,
             held: Arc::clone(&self.held),
         };
         for _ in 0..below(4) {
@@ -92,6 +98,30 @@ impl BlockSource for Shards {
             false => Ok(sample(index)?),
         }
     }
+
+    fn has_tables(&self) -> bool {
+        self.has_tables
+    }
+
+    fn table<'a>(&self, block: &'a Held) -> Option<Table<'a>> {
+        Some(block.rows.as_ref()?.table())
+    }
+}
+
+/// Samples as a table.
+fn rows(samples: &Range<u64>) -> Result<TensorDataset<(Tensor<u8>, Tensor<i64>)>, BoxError> {
+    let (mut content, mut labels, mut shape) = (Vec::new(), Vec::new(), vec![0]);
+    for index in samples.clone() {
+        let (bytes, label) = sample(index)?;
+        shape = [&[labels.len() + 1][..], &bytes.shape()[..]].concat();
+        content.extend_from_slice(bytes.as_slice());
+        labels.push(label);
+    }
+    let labels = Tensor::from_slice(&labels, &[labels.len()])?;
+    Ok(TensorDataset::new((
+        Tensor::from_vec(content, &shape)?,
+        labels,
+    ))?)
 }
 
 /// Whatever the room: all samples come that can be had, each block is read once an epoch, and the bound holds. Epochs that are left, and
@@ -125,6 +155,7 @@ fn blocks_are_read_once() {
             broken,
             bad,
             busy: Mutex::default(),
+            has_tables: coin(),
         });
         let blocked = blocked
             .with_in_flight(1 + below(3))
@@ -206,6 +237,7 @@ fn blocks_are_tried_again() {
             broken: None,
             bad: None,
             busy: Mutex::new(busy.collect()),
+            has_tables: coin(),
         });
         let blocked = blocked.with_in_flight(1 + below(3));
         let blocked = Arc::new(blocked.with_blocks_ahead(below(3)));

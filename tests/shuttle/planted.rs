@@ -68,6 +68,8 @@ planted! {
     untold: "the thread that waits for a request is not told", "staged::requests_are_made_ahead";
     wrong_room: "room is given in the wrong order", "blocks::blocks_are_read_once";
     later_pass: "a later pass takes the room", "blocks::blocks_are_read_once";
+    kept_block: "rows that were copied keep their block", "blocks::blocks_are_read_once";
+    held_rows: "a block is held beyond its room", "blocks::blocks_are_read_once";
     tried_in_vain: "a sample that is tried again is given up with its block", "blocks::blocks_are_tried_again";
     silent_reader: "a reader of shards ends in silence", "shards::shards_come_whole";
     lost_items: "items of a batch are lost where there are none for now", "shards::shards_come_whole";

@@ -6,6 +6,10 @@
 extern crate watch;
 
 mod arrays;
+/// The same tests, where blocks are tables.
+#[allow(clippy::duplicate_mod)]
+#[path = "blocks.rs"]
+mod block_tables;
 mod blocks;
 mod buckets;
 mod datasets;

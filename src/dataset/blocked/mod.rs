@@ -4,6 +4,7 @@ mod pieces;
 mod requests;
 mod room;
 mod source;
+mod tables;
 
 pub use source::BlockSource;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use self::pieces::{Found, Gone, Pieces, Step, Use};
 use self::requests::{Fetched, NotFetched, Requests};
+use self::tables::ROWS_AHEAD;
 use super::staged::{Came, Forgotten, Inner};
 use super::{Dataset, Pass, Staged};
 use crate::error::{BoxError, NoAnswer, Result};
@@ -22,6 +24,7 @@ use crate::meter::Fetching;
 use crate::rng::SampleRng;
 use crate::sampler::{Blocks, Opening, Openings};
 use crate::sync::{Arc, Instant, MutexGuard, sample_timeout};
+use crate::tensor::Column;
 
 /// A data set that reads blocks: each once in an epoch, beside the workers, which only decode.
 ///
@@ -529,7 +532,11 @@ impl<S: BlockSource> Dataset for Blocked<S> {
     }
 
     fn lookahead(&self) -> usize {
-        self.staged.lookahead()
+        let lookahead = self.staged.lookahead();
+        match self.requests().source.has_tables() {
+            true => lookahead.max(ROWS_AHEAD),
+            false => lookahead,
+        }
     }
 
     fn will_need(&self, indices: &[u64], pass: Pass) {
@@ -550,9 +557,8 @@ impl<S: BlockSource> Dataset for Blocked<S> {
         }
         self.open(own);
         let mut pieces = requests.pieces.lock();
-        let indices = indices.iter().copied();
-        let singles = indices.filter(|index| pieces.announce(*index, own).is_err());
-        let singles: Vec<u64> = singles.collect();
+        let mut singles = Vec::new();
+        pieces.announce(indices, own, |index| singles.push(index));
         drop(pieces);
         if singles.is_empty() {
             return;
@@ -563,6 +569,16 @@ impl<S: BlockSource> Dataset for Blocked<S> {
         for (index, (block, bytes)) in singles {
             pieces.add_single(index, block, bytes, pass);
         }
+    }
+
+    fn give_rows(
+        &self,
+        indices: &[u64],
+        pass: u32,
+        give: &mut dyn FnMut(&[Column], &[u64]) -> bool,
+    ) -> Option<usize> {
+        let has_tables = self.requests().source.has_tables() && self.inner().is_here();
+        has_tables.then(|| self.give_rows_of(indices, pass, give))
     }
 
     fn pass_ended(&self, pass: Pass) {

@@ -19,6 +19,7 @@
 
 mod opening;
 mod room;
+mod rows;
 
 pub(super) use opening::Step;
 
@@ -453,6 +454,24 @@ impl<F: Clone> Piece<F> {
 }
 
 impl<F> Piece<F> {
+    /// Calls `f` with what a pass has to do with the first of these samples, as many as are of this piece. Returns how many.
+    fn each_mark(&mut self, indices: &[u64], pass: u32, mut f: impl FnMut(&mut Mark)) -> usize {
+        let (start, mut needs) = (self.samples.start, self.needs.iter_mut());
+        let Some(need) = needs.find(|need| need.pass == pass) else {
+            return 0;
+        };
+        let mut count = 0;
+        for index in indices {
+            let at = index.checked_sub(start).map(|at| at as usize);
+            let Some(mark) = at.and_then(|at| need.marks.get_mut(at)) else {
+                break;
+            };
+            f(mark);
+            count += 1;
+        }
+        count
+    }
+
     /// What a pass has to do with a sample.
     fn mark(&mut self, index: u64, pass: u32) -> Option<&mut Mark> {
         let at = usize::try_from(index.checked_sub(self.samples.start)?).ok()?;

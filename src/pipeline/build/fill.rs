@@ -19,6 +19,7 @@ use crate::pipeline::traits::{Failed, Replaced};
 use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::Instant;
 use crate::sync::log;
+use crate::tensor::Column;
 use crate::tuning::INDICES_AT_ONCE;
 
 /// A task that is being made, wherever its table lies.
@@ -220,6 +221,17 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             // The first sample says what batch it is, and asks for the slab.
             self.load_each(rows, 1, &mut indices, run, ask, watch, took)?;
             while self.copy_rows(rows, &mut indices, run, took) {}
+        } else if self
+            .source
+            .dataset
+            .give_rows(&[], 0, &mut |_, _| false)
+            .is_some()
+        {
+            // (The first says what batch it is, here too; one that is not there yet, or fails, is got.)
+            while rows.start < rows.end && (took.filled == 0 || self.table.takes_rows()) {
+                while self.take_rows(rows, &mut indices, run, watch, took)? {}
+                self.load_each(rows, 1, &mut indices, run, ask, watch, took)?;
+            }
         }
         self.load_each(rows, usize::MAX, &mut indices, run, ask, watch, took)
     }
@@ -332,6 +344,52 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         rows.start += of_table.len();
         took.filled += of_table.len();
         true
+    }
+
+    /// Copies the next rows of tables that are there. `false`: the next one is to be got, or there is none.
+    #[inline(never)]
+    fn take_rows(
+        &self,
+        rows: &mut Range<usize>,
+        indices: &mut Indices<'_>,
+        run: &mut Run<D, C>,
+        watch: &mut Stopwatch,
+        took: &mut Took,
+    ) -> Result<bool, NotLoaded<Failed>> {
+        let (source, start) = (self.source, Instant::now());
+        if rows.start >= rows.end || !self.table.takes_rows() {
+            return Ok(false);
+        }
+        let others_ns = || self.sampled.measured_ns() + self.announcing_ns.get();
+        let before_ns = others_ns();
+        let mut end = rows.end;
+        if self.loading == Loading::Solo && source.context.announced.is_some() {
+            if rows.start >= self.announced.get() {
+                let announced = self.announce_next(rows.clone(), watch);
+                announced.map_err(NotLoaded::Sample)?;
+            }
+            end = end.min(self.announced.get());
+        }
+        self.at.samples(rows.start, start);
+        let wanted = indices.from(rows.start);
+        let wanted = &wanted[..wanted.len().min(end - rows.start)];
+        let mut at = rows.start;
+        let mut copy = |columns: &[Column], of_table: &[u64]| {
+            let is_copied = self.table.copy_rows(at, columns, of_table, run);
+            at += if is_copied { of_table.len() } else { 0 };
+            is_copied
+        };
+        let given = source
+            .dataset
+            .give_rows(wanted, source.context.short_id, &mut copy);
+        let given = given.unwrap_or(0);
+        rows.start += given;
+        took.filled += given;
+        if given > 0 {
+            let other_ns = others_ns() - before_ns;
+            watch.are_loaded(start, other_ns, given, &source.context.meter);
+        }
+        Ok(given > 0)
     }
 
     /// Loads rows whose samples the data set gets several at a time.

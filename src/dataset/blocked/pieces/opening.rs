@@ -274,20 +274,29 @@ impl<F: Clone> Pieces<F> {
         }
     }
 
-    /// Notes that a sample is announced. `Err`: it is in no piece of the pass. One in none is to be [added](Pieces::add_single).
+    /// Notes that samples are announced. Those that are in no piece of the pass are to be [added](Pieces::add_single).
     pub(in crate::dataset::blocked) fn announce(
         &mut self,
-        index: u64,
+        indices: &[u64],
         pass: u32,
-    ) -> Result<(), ()> {
-        let piece = self.piece_of(index, pass).ok_or(())?;
-        let piece = self.pieces.get_mut(&piece).ok_or(())?;
-        let mark = piece.mark(index, pass).ok_or(())?;
-        // (Once: a filler row repeats a sample.)
-        if *mark == Mark::Unknown {
-            *mark = Mark::Announced;
+        mut add: impl FnMut(u64),
+    ) {
+        let mut rest = indices;
+        while let Some(index) = rest.first() {
+            let number = self.piece_of(*index, pass);
+            let piece = number.and_then(|number| self.pieces.get_mut(&number));
+            // (Once: a filler row repeats a sample.)
+            let announced = |mark: &mut Mark| {
+                if *mark == Mark::Unknown {
+                    *mark = Mark::Announced;
+                }
+            };
+            let count = piece.map_or(0, |piece| piece.each_mark(rest, pass, announced));
+            if count == 0 {
+                add(*index);
+            }
+            rest = &rest[count.max(1)..];
         }
-        Ok(())
     }
 
     /// A sample that is announced, and in no piece, is one.
