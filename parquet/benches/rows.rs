@@ -3,7 +3,7 @@
 //!     cargo bench -p pinfeed-parquet --bench rows -- /tmp/rows
 //!
 //! arrow's reader has two rows for numbers: one drops what it decodes, as the least that any reader must do, and one copies it into tensors, as
-//! `tensor` does. A second argument is what to measure: `numbers`, `tensor` or `images`. `rows.py` beside this file writes the folder, says what is in it, and measures `datasets` and LitData. A line is the best of three epochs.
+//! `tensor` does. A second argument is what to measure: `numbers`, `blocks`, `tensor` or `images`. `rows.py` beside this file writes the folder, says what is in it, and measures `datasets` and LitData. A line is the best of three epochs.
 
 #![allow(clippy::unwrap_used, clippy::expect_used)] // a bench that cannot read its files ends
 
@@ -20,7 +20,7 @@ use pinfeed::collate::Stack;
 use pinfeed::dataset::IntoDataset;
 use pinfeed::loader::Builder;
 use pinfeed::{Batch, DataLoader, Host, TensorDataset};
-use pinfeed_parquet::Parquet;
+use pinfeed_parquet::{Numbers, Parquet};
 
 const FEATURES: [&str; 8] = ["x0", "x1", "x2", "x3", "x4", "x5", "x6", "x7"];
 
@@ -41,6 +41,9 @@ fn main() {
     let is_wanted = |name: &str| wanted.as_deref().is_none_or(|wanted| wanted == name);
     if is_wanted("numbers") {
         numbers(&folder.join("numbers"));
+    }
+    if is_wanted("blocks") {
+        blocks(&folder.join("numbers"));
     }
     if is_wanted("tensor") {
         table(&folder.join("numbers"));
@@ -212,6 +215,26 @@ fn numbers(folder: &Path) {
     println!("{data:?}");
     epochs(
         "pinfeed, numbers, rows",
+        |shuffle, workers| {
+            loader(data.clone(), 1024, shuffle, workers)
+                .build()
+                .unwrap()
+        },
+        |(_, labels)| labels.len() as u64,
+    );
+}
+
+/// Numbers as rows of tensors.
+fn blocks(folder: &Path) {
+    let place = folder.display().to_string();
+    let fields = (Numbers::<f32>::of(FEATURES), Numbers::<i64>::of(["y"]));
+    let data = Parquet::open(&place)
+        .unwrap()
+        .build_numbers(fields)
+        .unwrap();
+    println!("{data:?}");
+    epochs(
+        "pinfeed, numbers, `build_numbers`",
         |shuffle, workers| {
             loader(data.clone(), 1024, shuffle, workers)
                 .build()

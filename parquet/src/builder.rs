@@ -127,6 +127,10 @@ impl ParquetBuilder {
         Ok(Parquet::new(inner, read))
     }
 
+    pub(crate) fn names_columns(&self) -> bool {
+        self.columns.is_some()
+    }
+
     pub(crate) fn inner(self) -> Result<Inner, BoxError> {
         if self.block_bytes == Some(0) {
             let reason = "0 bytes hold no row; the default follows from the files".to_owned();

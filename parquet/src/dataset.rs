@@ -75,6 +75,73 @@ impl Inner {
         Some((group, index - self.starts[group]))
     }
 
+    /// Which columns these names stand for: that of a structure, for all of its fields.
+    pub(crate) fn columns_of(&self, names: &[String]) -> Vec<usize> {
+        let of_name = |name: &String| {
+            let is_of = |own: &String| {
+                let rest = own.strip_prefix(name.as_str());
+                rest.is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+            };
+            let own = self.names.iter().enumerate();
+            let own = own.filter(|(_, own)| is_of(own));
+            own.map(|(at, _)| at).collect::<Vec<_>>()
+        };
+        names.iter().flat_map(of_name).collect()
+    }
+
+    /// [`BlockSource::block_bytes`].
+    pub(crate) fn block_bytes(&self, samples: &Range<u64>) -> usize {
+        let Some((group, samples)) = self.within(samples) else {
+            return 0;
+        };
+        let group = &self.groups[group];
+        let bytes = group.bytes(&self.files[group.file], &self.leaves, &samples);
+        usize::try_from(bytes).unwrap_or(usize::MAX)
+    }
+
+    /// As many as the store wants of blocks of this size ([`Store::in_flight`]).
+    pub(crate) fn in_flight(&self) -> usize {
+        let bytes = self.groups.iter().map(|group| group.stored);
+        let bytes = bytes.fold(0, u64::saturating_add);
+        self.store.in_flight(bytes / self.blocks.len().max(1))
+    }
+
+    pub(crate) fn describe(&self, index: u64) -> Option<String> {
+        let (group, sample) = self.locate(index)?;
+        let group = &self.groups[group];
+        let row = group.row + group.row_of(sample);
+        let key = &self.files[group.file].object.key;
+        Some(format!("{key}: row {row}"))
+    }
+
+    /// Of the files' names, lengths and numbers of samples, of the filters, and of the size of blocks.
+    pub(crate) fn fingerprint(&self) -> u32 {
+        let mut print = Fingerprint::new();
+        print.add(self.said.as_bytes());
+        print.add_number(self.blocks.len());
+        for (file, (key, samples)) in self.files.iter().zip(self.samples_of_files()) {
+            print.add(key.as_bytes());
+            print.add_number(file.object.bytes);
+            print.add_number(samples);
+        }
+        print.finish()
+    }
+
+    /// The files' keys in their store, and how many samples each has.
+    pub(crate) fn samples_of_files(&self) -> impl Iterator<Item = (&str, u64)> {
+        let mut samples = vec![0; self.files.len()];
+        for group in &self.groups {
+            samples[group.file] += group.samples();
+        }
+        let keys = self.files.iter().map(|file| file.object.key.as_str());
+        keys.zip(samples)
+    }
+
+    pub(crate) fn no_row(&self, index: u64) -> BoxError {
+        let len = self.blocks.samples();
+        format!("there is no sample {index}: the files have {len}").into()
+    }
+
     pub(crate) fn within(&self, samples: &Range<u64>) -> Option<(usize, Range<u64>)> {
         let (group, first) = self.locate(samples.start)?;
         let count = samples.end.checked_sub(samples.start)?;
@@ -183,13 +250,7 @@ impl<T> Parquet<T> {
 
     /// The files' keys in their store, and how many samples each has.
     pub fn files(&self) -> impl Iterator<Item = (&str, u64)> {
-        let Inner { files, groups, .. } = &*self.inner;
-        let mut samples = vec![0; files.len()];
-        for group in groups {
-            samples[group.file] += group.samples();
-        }
-        let keys = files.iter().map(|file| file.object.key.as_str());
-        keys.zip(samples)
+        self.inner.samples_of_files()
     }
 
     /// The columns that are read, and their types, as pyarrow names them.
@@ -202,10 +263,6 @@ impl<T> Parquet<T> {
                 leaves.get(at).map_or_else(of_folders, Leaf::type_name),
             )
         })
-    }
-
-    fn no_row(&self, index: u64) -> BoxError {
-        format!("there is no sample {index}: the files have {}", self.len()).into()
     }
 }
 
@@ -238,19 +295,13 @@ impl<T: Send + 'static> BlockSource for Parquet<T> {
     }
 
     fn block_bytes(&self, _: u64, samples: Range<u64>) -> usize {
-        let inner = &*self.inner;
-        let Some((group, samples)) = inner.within(&samples) else {
-            return 0;
-        };
-        let group = &inner.groups[group];
-        let bytes = group.bytes(&inner.files[group.file], &inner.leaves, &samples);
-        usize::try_from(bytes).unwrap_or(usize::MAX)
+        self.inner.block_bytes(&samples)
     }
 
     fn fetch(&self, _: u64, samples: Range<u64>) -> Result<Rows, BoxError> {
         let inner = &*self.inner;
         let Some((at, own)) = inner.within(&samples) else {
-            return Err(self.no_row(samples.start));
+            return Err(inner.no_row(samples.start));
         };
         let group = &inner.groups[at];
         Ok(Rows {
@@ -277,36 +328,19 @@ impl<T: Send + 'static> BlockSource for Parquet<T> {
                 next: Cell::new(0),
             })
         });
-        (self.read)(row.ok_or_else(|| self.no_row(index))?, rng)
+        (self.read)(row.ok_or_else(|| self.inner.no_row(index))?, rng)
     }
 
-    /// As many as the store wants of blocks of this size ([`Store::in_flight`]).
     fn in_flight(&self) -> usize {
-        let inner = &*self.inner;
-        let bytes = inner.groups.iter().map(|group| group.stored);
-        let bytes = bytes.fold(0, u64::saturating_add);
-        inner.store.in_flight(bytes / inner.blocks.len().max(1))
+        self.inner.in_flight()
     }
 
     fn describe(&self, index: u64) -> Option<String> {
-        let (group, sample) = self.inner.locate(index)?;
-        let group = &self.inner.groups[group];
-        let row = group.row + group.row_of(sample);
-        let key = &self.inner.files[group.file].object.key;
-        Some(format!("{key}: row {row}"))
+        self.inner.describe(index)
     }
 
-    /// Of the files' names, lengths and numbers of samples, of the filters, and of the size of blocks.
     fn fingerprint(&self) -> u32 {
-        let mut print = Fingerprint::new();
-        print.add(self.inner.said.as_bytes());
-        print.add_number(self.inner.blocks.len());
-        for (file, (key, samples)) in self.inner.files.iter().zip(self.files()) {
-            print.add(key.as_bytes());
-            print.add_number(file.object.bytes);
-            print.add_number(samples);
-        }
-        print.finish()
+        self.inner.fingerprint()
     }
 }
 

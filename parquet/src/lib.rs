@@ -42,6 +42,7 @@ mod find;
 mod footer;
 mod hub;
 mod kind;
+mod numbers;
 mod parallel;
 #[cfg(feature = "image")]
 mod picture;
@@ -54,5 +55,6 @@ pub use builder::ParquetBuilder;
 pub use dataset::{Parquet, Rows};
 pub use error::ParquetError;
 pub use filter::{Filter, Scalar};
+pub use numbers::{NumberFields, NumberRows, Numbers, ParquetNumbers};
 pub use row::Row;
 pub use value::Value;

@@ -386,8 +386,9 @@ pub(crate) struct Wanted<'a> {
     pub(crate) rows: usize,
 }
 
-/// Rows that were decoded at once.
-pub(crate) struct Batch {
+/// Rows that were decoded at once. (Public in name only: a hidden trait mentions it.)
+#[derive(Debug)]
+pub struct Batch {
     /// How many rows come before it, of those that are wanted.
     pub(crate) first: usize,
     pub(crate) rows: usize,

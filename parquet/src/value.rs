@@ -74,7 +74,7 @@ pub trait Value: Sized + sealed::Sealed {
 }
 
 /// Why a value is not what it was taken for.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub enum Misfit {
     Null,
     /// It is a list.

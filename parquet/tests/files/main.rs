@@ -11,6 +11,7 @@ extern crate watch;
 mod common;
 mod filters;
 mod hub;
+mod numbers;
 mod order;
 mod refused;
 mod types;

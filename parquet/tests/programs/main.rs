@@ -18,7 +18,10 @@ macro_rules! programs {
 }
 
 programs! {
+    clicks,
     house_prices,
     language_model,
     pets_of_the_hub,
+    sensor_norm,
+    taxi_fares,
 }
