@@ -7,6 +7,9 @@ run cargo build --release --examples
 for example in quickstart tabular text_lines; do
     run cargo run --release --example "$example"
 done
+run cargo run --release --features arrays --example arrays
+run cargo run --release --features arrays --example arrays -- tests/fixtures/arrays/{table.csv,type-lf4.npy,stored.npz,all.safetensors,labels-idx1-ubyte}
+cargo run --release --features arrays --example arrays -- LICENSE-MIT 2>/dev/null && exit 1 # it is no file of arrays
 run cargo run --release --features arrays --example tokens
 cargo run --release --features arrays --example tokens -- LICENSE-MIT 2>/dev/null && exit 1 # an odd number of bytes is no file of tokens
 run cargo run --release --features webdataset --example webdataset
