@@ -1,13 +1,14 @@
 #!/usr/bin/env bash
-# Remote stores against real servers on the loopback, which the tests start and stop: s3s-fs (an S3 server in Rust), moto (one in Python) and nginx
-# (a web server, with limits); each alone, and behind a proxy of ours that delays, cuts, refuses and hangs, by fixed seeds.
+# Remote stores against real servers on the loopback, which the tests start and stop: s3s-fs (an S3 server in Rust), moto (one in Python, which also
+# answers as Google's XML interface does), Azurite (Azure's own, for tests) and nginx (a web server, with limits); each alone, and behind a proxy of ours that delays, cuts, refuses and hangs, by fixed seeds.
 #
-# What is missing is installed below the target folder, without root: s3s-fs by cargo (some five minutes of CPU time), moto by pip into a venv, nginx
+# What is missing is installed below the target folder, without root: s3s-fs by cargo (some five minutes of CPU time), moto by pip into a venv, Azurite by npm, nginx
 # from Debian's package, unpacked and not configured. It explores: it is no part of the gate.
 . "$(dirname "$0")/lib.sh"
 
 version=0.14.1
 moto=5.2.5
+azurite=3.35.0
 tools=$(realpath -m "${CARGO_TARGET_DIR:-target}/tools")
 left_out=()
 
@@ -24,6 +25,13 @@ if ! "$tools/moto/bin/pip" show moto 2>/dev/null | grep -q "^Version: $moto$"; t
         { skip "moto could not be installed"; left_out+=(--skip several::moto); }
 fi
 
+export PINFEED_AZURITE=$tools/azurite
+if [[ $("$PINFEED_AZURITE/node_modules/.bin/azurite-blob" --version 2>/dev/null) != "$azurite" ]]; then
+    mkdir -p "$PINFEED_AZURITE"
+    (cd "$PINFEED_AZURITE" && run npm install --silent --no-fund --no-audit "azurite@$azurite" @azure/storage-blob@12.32.0) ||
+        { skip "Azurite could not be installed"; left_out+=(--skip several::azurite); }
+fi
+
 if ! PINFEED_NGINX=$(command -v nginx); then
     PINFEED_NGINX=$tools/nginx/usr/sbin/nginx
     if [[ ! -x $PINFEED_NGINX ]]; then
@@ -35,4 +43,4 @@ fi
 export PINFEED_NGINX
 
 run cargo test --features object-store --test remote -- --include-ignored "${left_out[@]}"
-note "s3s-fs $version, moto $moto, $("$PINFEED_NGINX" -v 2>&1 || echo "no nginx")"
+note "s3s-fs $version, moto $moto, Azurite $azurite, $("$PINFEED_NGINX" -v 2>&1 || echo "no nginx")"

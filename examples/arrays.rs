@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use pinfeed::{Device, arrays};
 use pinfeed::dataset::Subset;
 use pinfeed::prelude::*;
 use pinfeed::rng::RngKey;
+use pinfeed::{Device, arrays};
 
 const FLOWERS: usize = 300;
 const KINDS: [&str; 3] = ["setosa", "versicolor", "virginica"];

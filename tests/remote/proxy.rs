@@ -189,7 +189,9 @@ impl Shared {
             let mut body = vec![0; length.unwrap_or(0)];
             reader.read_exact(&mut body).ok()?;
             let number = self.requests.fetch_add(1, Ordering::SeqCst);
-            let is_list = lines[0].contains("list-type=2") || lines[0].starts_with("PROPFIND");
+            let is_list = lines[0].contains("list-type=2")
+                || lines[0].contains("comp=list")
+                || lines[0].starts_with("PROPFIND");
             self.lists.fetch_add(u64::from(is_list), Ordering::SeqCst);
             let drawn = scramble(self.seed ^ scramble(number));
             let fault = {

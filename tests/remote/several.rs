@@ -13,8 +13,9 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use object_store::aws::AmazonS3Builder;
+use object_store::azure::MicrosoftAzureBuilder;
 use object_store::path::Path;
-use object_store::{ObjectStoreExt, PutPayload};
+use object_store::{ObjectStore, ObjectStoreExt, PutPayload};
 use pinfeed::error::Temporary;
 use pinfeed::iterable::IterableDataset;
 use pinfeed::loader::{LoaderState, World};
@@ -28,11 +29,26 @@ use super::server::{KEY, SECRET, Server, open_bucket};
 const SHARDS: u64 = 6;
 const SAMPLES: u64 = 20;
 
+/// How a server is asked.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Protocol {
+    S3,
+    /// Google Cloud Storage's, whose XML is S3's.
+    Google,
+    Azure,
+    /// It is a web server.
+    Web,
+}
+
+/// Azurite's account and key, which are the same everywhere.
+const ACCOUNT: &str = "devstoreaccount1";
+const ACCOUNT_KEY: &str =
+    "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
+
 /// A server that has some objects.
 struct Running {
     address: SocketAddr,
-    /// It is asked by S3's protocol; otherwise, it is a web server.
-    is_bucket: bool,
+    protocol: Protocol,
     process: Option<Child>,
     _ours: Option<Server>,
     root: Option<tempfile::TempDir>,
@@ -41,9 +57,28 @@ struct Running {
 impl Running {
     /// The server itself, or what stands before it.
     fn store(&self, address: SocketAddr) -> RemoteStore {
-        let store = match self.is_bucket {
-            true => open_bucket(address, ""),
-            false => RemoteStore::open(&format!("http://{address}/bucket")).unwrap(),
+        let store = match self.protocol {
+            Protocol::S3 => open_bucket(address, ""),
+            Protocol::Google => {
+                let base = format!("http://{address}");
+                let options = [
+                    ("google_base_url", &*base),
+                    ("google_skip_signature", "true"),
+                    ("allow_http", "true"),
+                ];
+                RemoteStore::open_with("gs://bucket", options).unwrap()
+            }
+            Protocol::Azure => {
+                let endpoint = format!("http://{address}/{ACCOUNT}");
+                let options = [
+                    ("azure_storage_endpoint", &*endpoint),
+                    ("azure_storage_account_name", ACCOUNT),
+                    ("azure_storage_account_key", ACCOUNT_KEY),
+                    ("allow_http", "true"),
+                ];
+                RemoteStore::open_with("az://bucket", options).unwrap()
+            }
+            Protocol::Web => RemoteStore::open(&format!("http://{address}/bucket")).unwrap(),
         };
         store
             .with_silence(Duration::from_millis(500))
@@ -109,7 +144,7 @@ fn free() -> SocketAddr {
 }
 
 /// Starts a program that is to listen there.
-fn started(mut command: Command, address: SocketAddr) -> Child {
+fn started(command: &mut Command, address: SocketAddr) -> Child {
     let mut process = command
         .stdout(Stdio::null())
         .stderr(Stdio::null())
@@ -147,6 +182,10 @@ fn put(address: SocketAddr) {
         .with_secret_access_key(SECRET)
         .build()
         .unwrap();
+    put_by(&client);
+}
+
+fn put_by(client: &dyn ObjectStore) {
     let runtime = tokio::runtime::Runtime::new().unwrap();
     for (key, bytes) in objects() {
         let path = Path::parse(key).unwrap();
@@ -165,7 +204,7 @@ fn ours() -> Running {
     let server = Server::new(&all);
     Running {
         address: server.address(),
-        is_bucket: true,
+        protocol: Protocol::S3,
         process: None,
         _ours: Some(server),
         root: None,
@@ -180,37 +219,100 @@ fn s3s_fs() -> Running {
     command
         .args(["--access-key", KEY, "--secret-key", SECRET])
         .arg(root.path());
-    let process = Some(started(command, address));
+    let process = Some(started(&mut command, address));
     put(address);
     Running {
         address,
-        is_bucket: true,
+        protocol: Protocol::S3,
         process,
         _ours: None,
         root: Some(root),
     }
 }
 
-fn moto() -> Running {
-    let address = free();
-    let mut command = Command::new(binary("PINFEED_MOTO"));
-    command.args(["-H", "127.0.0.1", "-p", &address.port().to_string()]);
-    let process = Some(started(command, address));
+/// Asks without credentials.
+fn ask(address: SocketAddr, what: &str, body: &str) {
     let mut stream = TcpStream::connect(address).unwrap();
+    let length = body.len();
     let request = format!(
-        "PUT /bucket HTTP/1.1\r\nHost: {address}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        "{what} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
     );
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     std::io::Read::read_to_string(&mut stream, &mut answer).unwrap();
-    assert!(answer.contains(" 200 "), "{answer}");
+    let is_done = answer.contains(" 200 ") || answer.contains(" 204 ");
+    assert!(is_done, "{answer}");
+}
+
+fn moto() -> Running {
+    let address = free();
+    let mut command = Command::new(binary("PINFEED_MOTO"));
+    command.args(["-H", "127.0.0.1", "-p", &address.port().to_string()]);
+    let process = Some(started(&mut command, address));
+    ask(address, "PUT /bucket", "");
     put(address);
     Running {
         address,
-        is_bucket: true,
+        protocol: Protocol::S3,
         process,
         _ours: None,
         root: None,
+    }
+}
+
+/// moto answers Google's requests, which are S3's, too. It has no generations, and knows nothing of Google's signatures.
+fn moto_for_google() -> Running {
+    let mut running = moto();
+    let everybody = r#"{"Statement": [{"Effect": "Allow", "Principal": "*", "Action": "s3:*", "Resource": ["arn:aws:s3:::bucket", "arn:aws:s3:::bucket/*"]}]}"#;
+    ask(running.address, "PUT /bucket?policy", everybody);
+    running.protocol = Protocol::Google;
+    running
+}
+
+/// `ci/servers.sh` installs it with the client that makes the container, which object_store's cannot.
+fn azurite() -> Running {
+    let (root, address) = (tempfile::tempdir().unwrap(), free());
+    let folder = binary("PINFEED_AZURITE");
+    let mut command = Command::new(folder.join("node_modules/.bin/azurite-blob"));
+    command.args([
+        "--blobHost",
+        "127.0.0.1",
+        "--blobPort",
+        &address.port().to_string(),
+    ]);
+    command.args(["--skipApiVersionCheck", "--silent", "--location"]);
+    let process = Some(started(command.arg(root.path()), address));
+    let endpoint = format!("http://{address}/{ACCOUNT}");
+    let script = format!(
+        "const blob = require('@azure/storage-blob');
+         const key = new blob.StorageSharedKeyCredential('{ACCOUNT}', '{ACCOUNT_KEY}');
+         new blob.BlobServiceClient('{endpoint}', key).createContainer('bucket');"
+    );
+    let made = Command::new("node")
+        .args(["-e", &script])
+        .current_dir(folder)
+        .output()
+        .unwrap();
+    assert!(
+        made.status.success(),
+        "{}",
+        String::from_utf8_lossy(&made.stderr)
+    );
+    let client = MicrosoftAzureBuilder::new()
+        .with_account(ACCOUNT)
+        .with_access_key(ACCOUNT_KEY)
+        .with_container_name("bucket")
+        .with_endpoint(endpoint)
+        .with_allow_http(true)
+        .build()
+        .unwrap();
+    put_by(&client);
+    Running {
+        address,
+        protocol: Protocol::Azure,
+        process,
+        _ours: None,
+        root: Some(root),
     }
 }
 
@@ -244,8 +346,8 @@ fn nginx() -> Running {
         .arg(&file);
     Running {
         address,
-        is_bucket: false,
-        process: Some(started(command, address)),
+        protocol: Protocol::Web,
+        process: Some(started(&mut command, address)),
         _ours: None,
         root: Some(root),
     }
@@ -364,7 +466,7 @@ fn what_was_put_is_read(start: fn() -> Running) {
         let (from, to) = (object.bytes / 3, object.bytes - 1);
         assert!(store.read(&object, from..to).unwrap() == bytes[from as usize..to as usize]);
     }
-    if running.is_bucket {
+    if running.protocol != Protocol::Web {
         let keys: BTreeSet<String> = store
             .list("")
             .unwrap()
@@ -544,6 +646,8 @@ fn is_clean(text: &str) {
     for secret in [
         KEY,
         SECRET,
+        ACCOUNT_KEY,
+        "SharedKey",
         "AWS4-HMAC-SHA256",
         "Signature=",
         "X-Amz-Credential",
@@ -573,6 +677,8 @@ macro_rules! suite {
 suite!(ours,);
 suite!(s3s_fs, ignore = "needs s3s-fs: ci/servers.sh");
 suite!(moto, ignore = "needs moto: ci/servers.sh");
+suite!(moto_for_google, ignore = "needs moto: ci/servers.sh");
+suite!(azurite, ignore = "needs Azurite: ci/servers.sh");
 suite!(nginx, ignore = "needs nginx: ci/servers.sh");
 
 #[test]
