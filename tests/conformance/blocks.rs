@@ -1,31 +1,44 @@
-//! Samples of blocks, on their way to the device: whole and in parts, of blocks that come late or fail, left, and resumed by other ranks.
+//! Samples of blocks, and rows of blocks that are tables, on their way to the device: whole and in parts, of blocks that come late or fail, left, and resumed by other ranks.
 
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use pinfeed::dataset::{BlockSource, Blocked};
+use pinfeed::dataset::{BlockSource, Blocked, Table, TensorDataset};
 use pinfeed::loader::{LoaderState, OnError, World};
 use pinfeed::sampler::{BlockSampler, Blocks};
-use pinfeed::{BoxError, DataLoader, SampleRng, Tensor};
+use pinfeed::{BoxError, DataLoader, Dataset, SampleRng, Tensor};
 
 use crate::Test;
 use crate::backend::Backend;
 
 pub const TESTS: &[Test] = &[
-    ("blocks_arrive_whole", blocks_arrive_whole),
+    ("blocks_arrive_whole", blocks_arrive_whole::<false>),
+    ("tables_arrive_whole", blocks_arrive_whole::<true>),
     (
         "an_epoch_of_blocks_is_left_and_the_next_one_arrives",
-        an_epoch_of_blocks_is_left_and_the_next_one_arrives,
+        an_epoch_of_blocks_is_left_and_the_next_one_arrives::<false>,
+    ),
+    (
+        "an_epoch_of_tables_is_left_and_the_next_one_arrives",
+        an_epoch_of_blocks_is_left_and_the_next_one_arrives::<true>,
     ),
     (
         "a_block_that_fails_is_missing_and_nothing_else",
-        a_block_that_fails_is_missing_and_nothing_else,
+        a_block_that_fails_is_missing_and_nothing_else::<false>,
+    ),
+    (
+        "a_table_that_fails_is_missing_and_nothing_else",
+        a_block_that_fails_is_missing_and_nothing_else::<true>,
     ),
     (
         "other_ranks_go_on_with_blocks",
-        other_ranks_go_on_with_blocks,
+        other_ranks_go_on_with_blocks::<false>,
+    ),
+    (
+        "other_ranks_go_on_with_tables",
+        other_ranks_go_on_with_blocks::<true>,
     ),
 ];
 
@@ -47,20 +60,23 @@ struct Source {
     bad: Option<u64>,
     /// How many samples were fetched.
     fetched: Arc<AtomicU64>,
+    /// Batches copy rows of blocks.
+    has_tables: bool,
 }
 
 impl Source {
-    fn new(bad: Option<u64>) -> Source {
+    fn new(bad: Option<u64>, has_tables: bool) -> Source {
         Source {
             blocks: Arc::new(Blocks::even(LEN, BLOCK).unwrap()),
             bad,
             fetched: Arc::default(),
+            has_tables,
         }
     }
 }
 
 impl BlockSource for Source {
-    type Block = (u64, Vec<u8>);
+    type Block = (u64, TensorDataset<(Tensor<u8>, Tensor<i64>)>);
     type Sample = (Tensor<u8>, i64);
 
     fn blocks(&self) -> Arc<Blocks> {
@@ -71,7 +87,7 @@ impl BlockSource for Source {
         (samples.end - samples.start) as usize * ROW
     }
 
-    fn fetch(&self, block: u64, samples: Range<u64>) -> Result<(u64, Vec<u8>), BoxError> {
+    fn fetch(&self, block: u64, samples: Range<u64>) -> Result<Self::Block, BoxError> {
         std::thread::sleep(Duration::from_micros(block * 7_919 % 1_500));
         if self.bad == Some(block) {
             return Err("the disk is broken".into());
@@ -81,17 +97,29 @@ impl BlockSource for Source {
         let bytes = samples
             .clone()
             .flat_map(|sample| (0..ROW).map(move |place| byte(sample, place)));
-        Ok((samples.start, bytes.collect()))
+        let rows = (samples.end - samples.start) as usize;
+        let bytes = Tensor::from_vec(bytes.collect(), &[rows, ROW])?;
+        let indices = samples.clone().map(|sample| sample as i64).collect();
+        let indices = Tensor::from_vec(indices, &[rows])?;
+        Ok((samples.start, TensorDataset::new((bytes, indices))?))
     }
 
     fn decode(
         &self,
-        (first, bytes): &(u64, Vec<u8>),
+        (first, rows): &Self::Block,
         index: u64,
-        _: &mut SampleRng,
+        rng: &mut SampleRng,
     ) -> Result<(Tensor<u8>, i64), BoxError> {
-        let from = (index - first) as usize * ROW;
-        Ok((Tensor::from(bytes[from..from + ROW].to_vec()), index as i64))
+        let (bytes, index) = rows.get(index - first, rng)?;
+        Ok((bytes, index.as_slice()[0]))
+    }
+
+    fn has_tables(&self) -> bool {
+        self.has_tables
+    }
+
+    fn table<'a>(&self, (_, rows): &'a Self::Block) -> Option<Table<'a>> {
+        Some(rows.table())
     }
 }
 
@@ -137,12 +165,12 @@ fn sorted(mut samples: Vec<u64>) -> Vec<u64> {
 }
 
 /// Each sample once in each epoch.
-fn blocks_arrive_whole(backend: &Backend) {
+fn blocks_arrive_whole<const TABLES: bool>(backend: &Backend) {
     for in_parts in [false, true] {
         if in_parts {
             backend.device.cut_batches_at(20_000, 6_000);
         }
-        let source = Source::new(None);
+        let source = Source::new(None, TABLES);
         let loader = loader(backend, &source, alone(), OnError::Fail);
         let epochs = loader.epochs(0..3);
         let mut orders = Vec::new();
@@ -160,8 +188,8 @@ fn blocks_arrive_whole(backend: &Backend) {
 }
 
 /// Copies are under way when the epoch is dropped, and blocks are open.
-fn an_epoch_of_blocks_is_left_and_the_next_one_arrives(backend: &Backend) {
-    let source = Source::new(None);
+fn an_epoch_of_blocks_is_left_and_the_next_one_arrives<const TABLES: bool>(backend: &Backend) {
+    let source = Source::new(None, TABLES);
     let loader = loader(backend, &source, alone(), OnError::Fail);
     for left_after in [1, 29] {
         let mut epoch = loader.epoch(9).prefetch_to_device(&backend.device, 3);
@@ -182,8 +210,8 @@ fn an_epoch_of_blocks_is_left_and_the_next_one_arrives(backend: &Backend) {
     }
 }
 
-fn a_block_that_fails_is_missing_and_nothing_else(backend: &Backend) {
-    let source = Source::new(Some(11));
+fn a_block_that_fails_is_missing_and_nothing_else<const TABLES: bool>(backend: &Backend) {
+    let source = Source::new(Some(11), TABLES);
     let loader = loader(backend, &source, alone(), OnError::Skip { at_most: 100 });
     for epoch in loader.epochs(0..2).prefetch_to_device(&backend.device, 2) {
         let seen: Vec<u64> = epoch.flat_map(|batch| samples(batch.unwrap())).collect();
@@ -197,8 +225,8 @@ fn a_block_that_fails_is_missing_and_nothing_else(backend: &Backend) {
 }
 
 /// Four ranks, then two, then one: each sample once in all.
-fn other_ranks_go_on_with_blocks(backend: &Backend) {
-    let source = Source::new(None);
+fn other_ranks_go_on_with_blocks<const TABLES: bool>(backend: &Backend) {
+    let source = Source::new(None, TABLES);
     let (mut seen, mut state) = (Vec::new(), LoaderState::default());
     for (ranks, stops_after) in [(4, 6), (2, 9), (1, usize::MAX)] {
         let mut states = Vec::new();
