@@ -170,7 +170,8 @@ fn epochs<B: Batch>(
     count: impl Fn(B) -> u64,
 ) {
     for (order, shuffle) in [("", true), (", in order", false)] {
-        for workers in [1, 2] {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        for workers in [1, 2, 4, 8, 16].into_iter().filter(|of| *of <= cores) {
             let loader = loader(shuffle, workers);
             let mut epoch = 0;
             measure(&format!("{name}, {workers} workers{order}"), || {

@@ -22,7 +22,7 @@ use crate::error::{Result, panic_message};
 use crate::sampler::Openings;
 use crate::sync::log;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, Ordering, plain, planted};
-use crate::tuning::INDICES_AT_ONCE;
+use crate::tuning::ROWS_AT_ONCE;
 
 /// What is told: a data set, with its samples' type erased.
 pub(crate) trait Listener: Send + Sync {
@@ -623,7 +623,7 @@ impl Drop for Call<'_> {
 impl Run {
     fn tell(self, listener: &dyn Listener, sampled: &Sampled) {
         let mut indices = Indices::new(&self.order, self.place, self.rows.end, sampled);
-        let (mut coming, mut count) = ([0; INDICES_AT_ONCE], 0);
+        let (mut coming, mut count) = ([0; ROWS_AT_ONCE], 0);
         let mut row = self.rows.start;
         // If the order is wrong, that is an error when these samples are loaded.
         while row < self.rows.end {

@@ -1,16 +1,20 @@
-//! Blocks that are tables: batches copy their rows, a few dozen at a time, instead of getting each as a sample.
+//! Blocks that are tables: batches copy their rows, a few hundred at a time, instead of getting each as a sample.
 //!
 //! Only rows that are there are copied. A sample whose block is fetched, or has failed, or is in none, is got: that waits, and says what
 //! is wrong.
 
 use super::pieces::Gone;
 use super::{BlockSource, Blocked};
+use crate::dataset::Table;
 use crate::sync::planted;
 use crate::tensor::Column;
-use crate::tuning::INDICES_AT_ONCE;
+use crate::tuning::ROWS_AT_ONCE;
 
-/// How many samples are announced ahead, at least: rows are taken so fast that few would be one at a time.
-pub(super) const ROWS_AHEAD: usize = 8 * INDICES_AT_ONCE;
+/// How many samples are announced ahead, at least: an eighth of them is announced at once, and as many rows are found and copied.
+pub(super) const ROWS_AHEAD: usize = 8 * ROWS_AT_ONCE;
+
+/// How many runs of rows are fetched into the cache before they are copied.
+const RUNS_AHEAD: usize = 16;
 
 impl<S: BlockSource> Blocked<S> {
     /// Gives rows of the first of these samples, as [`Dataset::give_rows`](crate::Dataset::give_rows).
@@ -21,30 +25,40 @@ impl<S: BlockSource> Blocked<S> {
         give: &mut dyn FnMut(&[Column], &[u64]) -> bool,
     ) -> usize {
         let requests = self.requests();
-        let indices = &indices[..indices.len().min(INDICES_AT_ONCE)];
+        let indices = &indices[..indices.len().min(ROWS_AT_ONCE)];
         if indices.is_empty() {
             return 0;
         }
         // (What was fetched stays there while it is in `runs`, whatever becomes of the pass.)
         let runs = requests.pieces.lock().find_rows(indices, pass);
-        let (mut rows, mut tables, mut found) = ([0; INDICES_AT_ONCE], Vec::new(), 0);
+        let (mut rows, mut found) = ([0; ROWS_AT_ONCE], 0);
+        // The tables, with their first rows.
+        let mut tables = Vec::with_capacity(runs.len());
         for run in &runs {
-            let table = run.fetched.as_ref().ok();
-            let Some(table) = table.and_then(|block| requests.source.table(block)) else {
+            let block = run.fetched.as_ref().ok();
+            let Some(table) = block.and_then(|block| requests.source.table(block)) else {
                 break;
             };
             let own = found..found + run.count;
             for (row, index) in rows[own.clone()].iter_mut().zip(&indices[own.clone()]) {
                 *row = index - run.start;
             }
-            // (Most rows are in no cache where the order is shuffled.)
-            let columns = table.columns.iter();
-            columns.for_each(|column| column.fetch_ahead(rows[own.start]));
+            tables.push((table, rows[own.start]));
             found = own.end;
-            tables.push(table);
         }
+        // (Most rows are in no cache where the order is shuffled.)
+        let fetch_ahead = |(table, row): &(Table<'_>, u64)| {
+            let columns = table.columns.iter();
+            columns.for_each(|column| column.fetch_ahead(*row));
+        };
+        tables.iter().take(RUNS_AHEAD).for_each(&fetch_ahead);
         let (mut given, mut taken) = (0, 0);
-        for (table, run) in tables.iter().zip(&runs) {
+        for ((table, _), run) in tables.iter().zip(&runs) {
+            tables
+                .iter()
+                .skip(taken + RUNS_AHEAD)
+                .take(1)
+                .for_each(&fetch_ahead);
             if !give(table.columns, &rows[given..given + run.count]) {
                 break;
             }

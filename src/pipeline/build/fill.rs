@@ -20,7 +20,7 @@ use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::Instant;
 use crate::sync::log;
 use crate::tensor::Column;
-use crate::tuning::INDICES_AT_ONCE;
+use crate::tuning::{INDICES_AT_ONCE, ROWS_AT_ONCE};
 
 /// A task that is being made, wherever its table lies.
 pub(crate) struct Fill<'a, D: Dataset, C: Collate<D::Sample>> {
@@ -280,7 +280,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         watch.is_in(&self.source.context.meter); // the sample before
         let lookahead = self.source.context.announced.as_ref();
         let lookahead = lookahead.map_or(0, |announced| announced.lookahead());
-        let most = (lookahead / 8).clamp(1, INDICES_AT_ONCE);
+        let most = (lookahead / 8).clamp(1, ROWS_AT_ONCE);
         let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
         self.announced.set(rows.end);
         self.announce(rows, watch.times_sampler())
@@ -371,8 +371,17 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             end = end.min(self.announced.get());
         }
         self.at.samples(rows.start, start);
-        let wanted = indices.from(rows.start);
-        let wanted = &wanted[..wanted.len().min(end - rows.start)];
+        let (mut wanted, mut count) = ([0; ROWS_AT_ONCE], 0);
+        let most = wanted.len().min(end - rows.start);
+        while count < most {
+            let some = indices.from(rows.start + count);
+            let some = &some[..some.len().min(most - count)];
+            if some.is_empty() {
+                break; // the sampler panics: where its sample is got
+            }
+            wanted[count..count + some.len()].copy_from_slice(some);
+            count += some.len();
+        }
         let mut at = rows.start;
         let mut copy = |columns: &[Column], of_table: &[u64]| {
             let is_copied = self.table.copy_rows(at, columns, of_table, run);
@@ -381,7 +390,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         };
         let given = source
             .dataset
-            .give_rows(wanted, source.context.short_id, &mut copy);
+            .give_rows(&wanted[..count], source.context.short_id, &mut copy);
         let given = given.unwrap_or(0);
         rows.start += given;
         took.filled += given;
