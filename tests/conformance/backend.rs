@@ -174,6 +174,9 @@ impl Foreign {
 
 impl Drop for Foreign {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            return; // kernels may be using it
+        }
         match self.is_cuda {
             #[cfg(feature = "cuda")]
             true => cuda::free(self.address),

@@ -23,6 +23,7 @@ mod early;
 mod epochs;
 mod gathered;
 mod hand_over;
+mod lent;
 mod listed;
 mod loaders;
 mod mixing;
@@ -88,6 +89,7 @@ fn main() -> ExitCode {
         epochs::TESTS,
         gathered::TESTS,
         hand_over::TESTS,
+        lent::TESTS,
         listed::TESTS,
         parts::TESTS,
         normalize::TESTS,
