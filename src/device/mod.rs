@@ -1,7 +1,8 @@
 //! Devices, their streams and their memory.
 //!
 //! A [`Device`] gives out [`Stream`]s and page-locks host memory. Batches become [`DeviceTensor`]s on it, which are lent to
-//! kernels as a [`Loan`] or [`LoanMut`], on a stream that waits for the copy. [`Download`] is the way back.
+//! kernels as a [`Loan`] or [`LoanMut`], on a stream that waits for the copy; as an [`OwnedLoan`] or [`OwnedLoanMut`] to code that keeps them beyond a
+//! scope. [`Download`] is the way back.
 
 // Host memory: a `ring` of page-locked blocks hands out slabs, of which each batch has a `piece`; the list of `flights` holds what a copy
 // uses until its event fires. Device memory: a `pool` hands out blocks whose last users are done; `block` tracks the users of each tensor as

@@ -205,7 +205,7 @@ fn a_lost_device_leaks_what_was_lent() {
         assert!(matches!(error, Error::Device { .. }), "{error}");
     }
     let memory = device.memory();
-    assert_eq!((memory.adrift_bytes, memory.leaked), (512, 0));
+    assert_eq!((memory.adrift_bytes, memory.device_held_bytes), (512, 0));
 }
 
 /// A sweep that fails leaves the memory adrift, and the next one has it.
