@@ -19,6 +19,8 @@ impl Device {
     /// all do that were made without `CU_STREAM_NON_BLOCKING`. The driver does not tell of others, such as those on which PyTorch
     /// captures, nor of a capture that another thread begins at that very moment. Hold a guard for these.
     ///
+    /// What is adrift when the last holder of the device is dropped is swept then, in the same way, and leaked if a capture is seen.
+    ///
     /// # Synchronization
     ///
     /// Does not wait. With a driver older than CUDA 12.5, which has no such event, it blocks until all work of the context is done; the log says so.
