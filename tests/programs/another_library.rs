@@ -20,17 +20,18 @@ struct Library {
 }
 
 impl Library {
-    fn new() -> Library {
+    fn new() -> std::io::Result<Library> {
         let (arrays, given) = channel::<Array>();
-        let thread = thread::spawn(move || {
+        let thread = thread::Builder::new().name("library".to_owned());
+        let thread = thread.spawn(move || {
             let mut deleted = 0;
             for array in given {
                 (array.deleter)(); // its kernels are launched, on some streams, and perhaps not done
                 deleted += 1;
             }
             deleted
-        });
-        Library { arrays, thread }
+        })?;
+        Ok(Library { arrays, thread })
     }
 }
 
@@ -45,7 +46,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .pin_memory(&device)
         .build()?;
 
-    let library = Library::new();
+    let library = Library::new()?;
     for epoch in loader.epochs(0..3).prefetch_to_device(&device, 2) {
         for batch in epoch {
             let loan = batch?.lend(&stream)?; // the library's streams come after this one

@@ -17,7 +17,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         .build()?;
 
     let (to_trainer, batches) = sync_channel::<OwnedLoan<f32>>(1);
-    let trainer = thread::spawn(move || {
+    let trainer = thread::Builder::new().name("trainer".to_owned());
+    let trainer = trainer.spawn(move || {
         let mut steps = 0;
         let mut before: Option<OwnedLoan<f32>> = None; // a loss over two consecutive batches
         for batch in batches {
@@ -29,7 +30,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
             before = Some(batch); // the one before that ends here: an event on its stream
         }
         steps
-    });
+    })?;
     for batch in loader.epoch(0).prefetch_to_device(&device, 2) {
         to_trainer.send(batch?.lend(&stream)?)?;
     }
