@@ -265,8 +265,9 @@ mod cuda {
     /// Memory of device 0, by the driver itself.
     pub fn allocate(bytes: usize, value: u8) -> u64 {
         let _current = CudaContext::new(0).unwrap();
+        let bytes = bytes.max(1);
         // SAFETY: the context is current.
-        let address = unsafe { cudarc::driver::result::malloc_sync(bytes.max(1)) }.unwrap();
+        let address = unsafe { cudarc::driver::result::malloc_sync(bytes) }.unwrap();
         // SAFETY: there are as many bytes, and nothing else uses them.
         unsafe { cudarc::driver::result::memset_d8_sync(address, value, bytes) }.unwrap();
         address

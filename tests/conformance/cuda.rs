@@ -360,6 +360,7 @@ fn a_sweep_beside_a_capture_waits(backend: &Backend) {
         .pin_memory(device)
         .build()
         .unwrap();
+    loader.epoch(0).prefetch_to_device(device, 1).for_each(drop); // memory is there
     for (captured, name) in [(&known, "known"), (&unknown, "blocking")] {
         for mode in MODES {
             set_adrift(device);

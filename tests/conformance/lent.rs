@@ -1,4 +1,4 @@
-//! Loans that own their tensor: kept, moved between streams, dropped on other threads; and memory of which nobody knows who uses it.
+//! Loans that own their tensor: kept, moved between streams, dropped on other threads; and memory whose users no loan names.
 
 use std::thread;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! Device memory of which nobody knows who reads it: it is used again behind all streams, whoever lets go of it and whoever sweeps.
+//! Device memory whose readers no loan names: it is used again behind all streams, whichever thread lets go of it and whichever sweeps.
 
 #![allow(unsafe_code)] // what stands for a kernel reads memory by its address
 
