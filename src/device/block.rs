@@ -146,7 +146,8 @@ impl Drop for DeviceBlock {
     fn drop(&mut self) {
         let is_adrift = *self.adrift.get_mut() && !*self.leaked.get_mut();
         if is_adrift {
-            // No driver is called here, and no lock is taken under which another thread calls one. (When it was processed is not known, either.)
+            // No driver is called here, and no lock is taken under which another thread calls one. (When it was processed is not known,
+            // either.)
             let memory = Memory {
                 address: self.memory.address,
                 capacity: self.memory.capacity,
@@ -317,8 +318,8 @@ impl Uses {
         others.for_each(|open| self.end(open));
     }
 
-    /// Any stream may use the memory from now on: when it is free, only an event of the whole context tells, which is behind all uses that are
-    /// entered here, too.
+    /// Any stream may use the memory from now on: when it is free, only an event of the whole context tells, which is behind all uses that
+    /// are entered here, too.
     pub(super) fn end_everywhere(&mut self) {
         *self.state.get_mut() = UseList::default();
         self.block.set_adrift();

@@ -1,10 +1,10 @@
 //! Captures of graphs in a device's context: an event of the whole context must not be recorded beside one.
 //!
-//! The driver refuses such an event (`cuCtxRecordEvent`) while any stream of the context is being captured, and *fails that capture*, whichever
-//! thread it is on and whatever its mode is. So it is asked beforehand. It tells of one stream at a time, by its handle, and (asked about the
-//! legacy default stream) of all streams that wait for that. It does not list a context's streams. So a capture on a stream that waits for no
-//! other, and that the device does not know, cannot be seen; nor can one that another thread begins between question and event. For these
-//! there is the guard.
+//! The driver refuses such an event (`cuCtxRecordEvent`) while any stream of the context is being captured, and *fails that capture*,
+//! whichever thread it is on and whatever its mode is. So it is asked beforehand. It tells of one stream at a time, by its handle, and
+//! (asked about the legacy default stream) of all streams that wait for that. It does not list a context's streams. So a capture on a
+//! stream that waits for no other, and that the device does not know, cannot be seen; nor can one that another thread begins between
+//! question and event. For these there is the guard.
 
 use std::fmt;
 
@@ -23,9 +23,9 @@ pub(super) struct Captures {
 
 /// While it lives, the device records no event that would make a capture fail ([`Device::sweep`](crate::Device::sweep)).
 ///
-/// A program that captures graphs (CUDA graphs) holds one from before a capture begins until it has ended, if the capture may be beside a sweep
-/// on another thread, or is on a stream that the device does not know: one that no [`Stream`](crate::Stream) names at that time. Memory that is
-/// adrift stays so meanwhile.
+/// A program that captures graphs (CUDA graphs) holds one from before a capture begins until it has ended, if the capture may be beside a
+/// sweep on another thread, or is on a stream that the device does not know: one that no [`Stream`](crate::Stream) names at that time.
+/// Memory that is adrift stays so meanwhile.
 ///
 /// # Examples
 ///

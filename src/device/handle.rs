@@ -309,7 +309,8 @@ pub struct MemoryStats {
     /// Bytes of device memory that tensors hold.
     pub device_held_bytes: usize,
     /// Bytes of device memory that tensors held whose users are not all known by their streams
-    /// ([`OwnedLoan::end_everywhere`](super::OwnedLoan::end_everywhere)): [`Device::sweep`] makes them free, behind all work of the context.
+    /// ([`OwnedLoan::end_everywhere`](super::OwnedLoan::end_everywhere)): [`Device::sweep`] makes them free, behind all work of the
+    /// context.
     pub adrift_bytes: usize,
     /// How many bytes the pool may hold.
     pub device_budget_bytes: usize,

@@ -1,14 +1,14 @@
 //! Devices, their streams and their memory.
 //!
-//! A [`Device`] gives out [`Stream`]s and page-locks host memory. Batches become [`DeviceTensor`]s on it, which are lent to
-//! kernels as a [`Loan`] or [`LoanMut`], on a stream that waits for the copy; as an [`OwnedLoan`] or [`OwnedLoanMut`] to code that keeps them beyond a
+//! A [`Device`] gives out [`Stream`]s and page-locks host memory. Batches become [`DeviceTensor`]s on it, which are lent to kernels as a
+//! [`Loan`] or [`LoanMut`], on a stream that waits for the copy; as an [`OwnedLoan`] or [`OwnedLoanMut`] to code that keeps them beyond a
 //! scope. [`Download`] is the way back.
 
 // Host memory: a `ring` of page-locked blocks hands out slabs, of which each batch has a `piece`; the list of `flights` holds what a copy
-// uses until its event fires. Device memory: a `pool` hands out blocks whose last users are done; `block` tracks the users of each tensor as
-// events. `inner` owns all of that, and `handle` is how a program holds it. `upload` and `download` copy between the two, through `staging`
-// where host memory is pageable; `tensor` lends device memory to kernels, and runs the library's own. README.md in this folder has
-// the state tables.
+// uses until its event fires. Device memory: a `pool` hands out blocks whose last users are done; `block` tracks the users of each tensor
+// as events. `inner` owns all of that, and `handle` is how a program holds it. `upload` and `download` copy between the two, through
+// `staging` where host memory is pageable; `tensor` lends device memory to kernels, and runs the library's own. README.md in this folder
+// has the state tables.
 
 mod assembly;
 mod block;

@@ -298,8 +298,8 @@ impl Pool {
         state.idle.push(Idle { memory, pending });
     }
 
-    /// Takes memory back whose last users are not known by their streams: it is adrift until a sweep. Calls no driver, and waits for no thread
-    /// that does. `outside`: where it belongs, if it is not the pool's own.
+    /// Takes memory back whose last users are not known by their streams: it is adrift until a sweep. Calls no driver, and waits for no
+    /// thread that does. `outside`: where it belongs, if it is not the pool's own.
     pub(super) fn put_adrift(&self, memory: Memory, outside: Option<Outside>) {
         if planted("adrift memory is free at once") && outside.is_none() {
             return self.put(memory, Vec::new());
@@ -307,8 +307,8 @@ impl Pool {
         self.adrift.add(Lost { memory, outside });
     }
 
-    /// Puts all memory that is adrift behind one event of the whole context, and sends it home. Returns the number of bytes: none if a capture
-    /// of a graph may be in progress, or nothing is adrift.
+    /// Puts all memory that is adrift behind one event of the whole context, and sends it home. Returns the number of bytes: none if a
+    /// capture of a graph may be in progress, or nothing is adrift.
     pub(super) fn sweep(&self) -> Result<usize> {
         if self.adrift.is_empty() {
             return Ok(0);

@@ -300,8 +300,8 @@ impl Driver {
         }
     }
 
-    /// Records an event behind all work that all streams of the context hold now, also such as the library does not know. `None`: the driver
-    /// has none, and all of that work was waited for.
+    /// Records an event behind all work that all streams of the context hold now, also such as the library does not know. `None`: the
+    /// driver has none, and all of that work was waited for.
     ///
     /// No stream of the context may be captured, on any thread: the capture would fail.
     pub(crate) fn record_everywhere(&self) -> Result<Option<RawEvent>> {

@@ -4,9 +4,10 @@
 //! - `cudarc` (with the feature `cuda`): its contexts, streams and slices;
 //! - `candle` (with the feature `candle`): its tensors; on a GPU with the feature `candle-cuda`.
 //!
-//! Another library gets a batch in one of three ways. [`raw::copy_to`] writes it into memory of that library's allocator, on its stream: the usual one,
-//! for the result is an ordinary tensor of its own. [`DeviceTensor::lend`](crate::DeviceTensor::lend) lends the memory where it lies, to
-//! streams that are named; [`OwnedLoan::end_everywhere`](crate::device::OwnedLoan::end_everywhere) to a library that names none.
+//! Another library gets a batch in one of three ways. [`raw::copy_to`] writes it into memory of that library's allocator, on its stream:
+//! the usual one, for the result is an ordinary tensor of its own. [`DeviceTensor::lend`](crate::DeviceTensor::lend) lends the memory where
+//! it lies, to streams that are named; [`OwnedLoan::end_everywhere`](crate::device::OwnedLoan::end_everywhere) to a library that names
+//! none.
 //!
 //! Frameworks that take no foreign device memory (burn, tch) get a batch from the host: `as_slice`, `to_vec` and `shape` of a
 //! [`Tensor`](crate::Tensor). The README has the lines for each.

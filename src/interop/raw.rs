@@ -56,28 +56,29 @@ pub fn stream_handle(stream: &Stream) -> Option<*mut c_void> {
 
 /// Copies a tensor into memory of another allocator: a framework's own tensor, of which no more than its address is known.
 ///
-/// The elements arrive dense and row-major, as they lie in every [`DeviceTensor`] (none is a view): `size_bytes` bytes from `to` on, which may
-/// have any alignment. A tensor without elements is no copy, whatever `to` is. The result belongs to its allocator alone, and knows nothing
-/// of this library.
+/// The elements arrive dense and row-major, as they lie in every [`DeviceTensor`] (none is a view): `size_bytes` bytes from `to` on, which
+/// may have any alignment. A tensor without elements is no copy, whatever `to` is. The result belongs to its allocator alone, and knows
+/// nothing of this library.
 ///
 /// # Synchronization
 ///
-/// The host does not block. The stream waits for the tensor's last write, and then copies; what it does later sees the copy. So memory that is
-/// free in the stream's own order, as `torch.empty` on the current stream is, needs no event. The copy is a use of the tensor, which may be
-/// dropped at once: its memory is reused behind the copy.
+/// The host does not block. The stream waits for the tensor's last write, and then copies; what it does later sees the copy. So memory that
+/// is free in the stream's own order, as `torch.empty` on the current stream is, needs no event. The copy is a use of the tensor, which may
+/// be dropped at once: its memory is reused behind the copy.
 ///
 /// On an H200, 38.5 MB took the device 23 us, and the host 12 to 17 us.
 ///
 /// # Errors
 ///
-/// [`WrongDevice`](crate::Error::WrongDevice) if the stream is of another device, [`WrongThread`](crate::Error::WrongThread) if it is another
-/// thread's default stream, [`InvalidOption`](crate::Error::InvalidOption) if `to` is 0, or if the stream is being captured into a graph (which would read the
-/// tensor's memory at each launch, after it was given to another batch), [`Device`](crate::Error::Device) if the device failed.
+/// [`WrongDevice`](crate::Error::WrongDevice) if the stream is of another device, [`WrongThread`](crate::Error::WrongThread) if it is
+/// another thread's default stream, [`InvalidOption`](crate::Error::InvalidOption) if `to` is 0, or if the stream is being captured into a
+/// graph (which would read the tensor's memory at each launch, after it was given to another batch), [`Device`](crate::Error::Device) if
+/// the device failed.
 ///
 /// # Safety
 ///
-/// From `to` on there must be as many bytes as the tensor has, of memory of the tensor's device (on the CPU device: of host memory) that does
-/// not overlap the tensor. In the stream's order, it must be allocated, and in no other use, until the copy is done.
+/// From `to` on there must be as many bytes as the tensor has, of memory of the tensor's device (on the CPU device: of host memory) that
+/// does not overlap the tensor. In the stream's order, it must be allocated, and in no other use, until the copy is done.
 ///
 /// # Examples
 ///
@@ -114,8 +115,8 @@ pub unsafe fn copy_to<T: Element>(from: &DeviceTensor<T>, to: u64, stream: &Stre
 ///
 /// # Errors
 ///
-/// As [`copy_to`]; [`InvalidOption`](crate::Error::InvalidOption) also if the tensor has another shape, if `to` is not a multiple of 16 or if `mix` is
-/// CutMix for pictures of another size; [`ComputeCapability`](crate::Error::ComputeCapability) on a CUDA device below 7.0.
+/// As [`copy_to`]; [`InvalidOption`](crate::Error::InvalidOption) also if the tensor has another shape, if `to` is not a multiple of 16 or
+/// if `mix` is CutMix for pictures of another size; [`ComputeCapability`](crate::Error::ComputeCapability) on a CUDA device below 7.0.
 ///
 /// # Safety
 ///

@@ -177,12 +177,13 @@ impl DeviceTensor<u8> {
         stream: &Stream,
     ) -> Result<()> {
         let (_, kernel) = self.normalizing::<F>("normalize_to", normalize, mix)?;
-        // SAFETY: the kernel reads the bytes of that many pictures, and writes an element for each of them; the rest is the caller's contract.
+        // SAFETY: the kernel reads the bytes of that many pictures, and writes an element for each of them; the rest is the caller's
+        // contract.
         unsafe { self.launch_into("normalize_to", to, stream, kernel) }
     }
 
-    /// The shape of the result, and the kernel that makes it, of two addresses: it reads as many bytes as this tensor has, and writes as many
-    /// elements of `F`.
+    /// The shape of the result, and the kernel that makes it, of two addresses: it reads as many bytes as this tensor has, and writes as
+    /// many elements of `F`.
     fn normalizing<F: Float>(
         &self,
         call: &'static str,

@@ -345,8 +345,8 @@ fn set_adrift(device: &Device) {
     );
 }
 
-/// On a stream that the device knows, and on one that waits for the legacy default stream, a capture is seen: whatever its mode is, it goes on, a
-/// loader goes on beside it, and memory that is adrift waits.
+/// On a stream that the device knows, and on one that waits for the legacy default stream, a capture is seen: whatever its mode is, it goes
+/// on, a loader goes on beside it, and memory that is adrift waits.
 fn a_sweep_beside_a_capture_waits(backend: &Backend) {
     let device = &backend.device;
     device.sweep_with_batches(true);

@@ -1,5 +1,5 @@
-//! Loans that own their tensor, dropped wherever a program may drop them: on other threads, in callbacks, after the loader and the device, or
-//! never; on devices that fail.
+//! Loans that own their tensor, dropped wherever a program may drop them: on other threads, in callbacks, after the loader and the device,
+//! or never; on devices that fail.
 
 use std::mem::forget;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Batches go to a library that takes an address and a deleter, as C libraries do. It reads on streams of its own, and calls the deleter when it
-//! likes, on a thread of its own.
+//! Batches go to a library that takes an address and a deleter, as C libraries do. It reads on streams of its own, and calls the deleter
+//! when it likes, on a thread of its own.
 
 use std::error::Error;
 use std::sync::mpsc::{Sender, channel};

@@ -1,7 +1,8 @@
 //! Memory that is adrift: its last users are not known by their streams, and it came back without an event.
 //!
-//! It comes from threads that may call no driver (a deleter of another library, a host function of a stream), so nothing is done here but to
-//! keep it. What is listed is reused only behind an event of the whole context that is recorded later ([`Pool::sweep`](super::Pool::sweep)).
+//! It comes from threads that may call no driver (a deleter of another library, a host function of a stream), so nothing is done here but
+//! to keep it. What is listed is reused only behind an event of the whole context that is recorded later
+//! ([`Pool::sweep`](super::Pool::sweep)).
 
 use super::Memory;
 use crate::driver::RawEvent;

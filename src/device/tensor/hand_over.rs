@@ -1,6 +1,7 @@
 //! Handing a tensor over into memory that another allocator made: a copy, or a kernel, on the program's own stream.
 //!
-//! It is one more use of the tensor, as a loan on that stream is: it waits for the last write, and the tensor's memory is free behind its end.
+//! It is one more use of the tensor, as a loan on that stream is: it waits for the last write, and the tensor's memory is free behind its
+//! end.
 
 use super::DeviceTensor;
 use crate::device::Stream;

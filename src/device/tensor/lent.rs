@@ -3,10 +3,10 @@
 //! | state | who may use the memory | what ends it |
 //! | --- | --- | --- |
 //! | [`OwnedLoan`], [`OwnedLoanMut`] | work on the streams that were named | its drop, on any thread: an event on each of these streams |
-//! | [`Adrift`] | work on any stream of the context | its drop, on any thread: no event. The memory is listed (`pool/adrift.rs`) until a sweep |
+//! | [`Adrift`] | work on any stream of the context | its drop, on any thread: listed (`pool/adrift.rs`) until a sweep |
 //!
-//! A loan is its tensor's only holder, so it needs no entry beside the open uses in the tensor's list, which end as those of a tensor do that is
-//! dropped while a scoped loan was forgotten.
+//! A loan is its tensor's only holder, so it needs no entry beside the open uses in the tensor's list, which end as those of a tensor do
+//! that is dropped while a scoped loan was forgotten.
 
 use std::fmt;
 use std::mem::ManuallyDrop;
@@ -22,17 +22,17 @@ use crate::tensor::{DType, Element, Shape};
 
 /// A device tensor, lent for reading for as long as the owner of the loan likes: it may be kept, and dropped on any thread.
 ///
-/// [`DeviceTensor::lend`] makes one. It owns the tensor, and so its block of device memory, or its buffer at a fixed address, and the device. For
-/// several owners, put it into an [`Arc`](std::sync::Arc). A loan for a scope is [`DeviceTensor::on`].
+/// [`DeviceTensor::lend`] makes one. It owns the tensor, and so its block of device memory, or its buffer at a fixed address, and the
+/// device. For several owners, put it into an [`Arc`](std::sync::Arc). A loan for a scope is [`DeviceTensor::on`].
 ///
 /// # Synchronization
 ///
-/// Dropping it records an event on each stream that was named, on whichever thread that is, and drops the tensor: launch the kernels that read
-/// before. Its memory is not reused before these events. On CUDA it must not be dropped in a host function
-/// ([`Stream::host_fn`](crate::Stream::host_fn)), which must not call the driver; what [`end_everywhere`](OwnedLoan::end_everywhere) returns may be. If
-/// an event cannot be recorded because the device failed, the memory is leaked, and counted
-/// ([`MemoryStats::leaked`](crate::device::MemoryStats::leaked)). A loan that is forgotten (`mem::forget`) keeps the memory for good: it counts
-/// in the pool's budget.
+/// Dropping it records an event on each stream that was named, on whichever thread that is, and drops the tensor: launch the kernels that
+/// read before. Its memory is not reused before these events. On CUDA it must not be dropped in a host function
+/// ([`Stream::host_fn`](crate::Stream::host_fn)), which must not call the driver; what [`end_everywhere`](OwnedLoan::end_everywhere)
+/// returns may be. If an event cannot be recorded because the device failed, the memory is leaked, and counted
+/// ([`MemoryStats::leaked`](crate::device::MemoryStats::leaked)). A loan that is forgotten (`mem::forget`) keeps the memory for good: it
+/// counts in the pool's budget.
 ///
 /// # Examples
 ///
@@ -87,18 +87,18 @@ pub struct OwnedLoanMut<T: Element> {
 
 /// A device tensor of which it is not known which streams use it: another library has its address, and streams of its own.
 ///
-/// [`OwnedLoan::end_everywhere`] makes one. Dropping it calls no driver, and waits for nothing, on whichever thread that is: a deleter of another
-/// library, or a host function of a stream. Its memory is *adrift* then, and free behind an event of the whole context, which the
+/// [`OwnedLoan::end_everywhere`] makes one. Dropping it calls no driver, and waits for nothing, on whichever thread that is: a deleter of
+/// another library, or a host function of a stream. Its memory is *adrift* then, and free behind an event of the whole context, which the
 /// program asks for ([`Device::sweep`]).
 ///
 /// It is no tensor any more: a copy into it, or a kernel that writes it, could not wait for readers that are not known.
 ///
 /// # Synchronization
 ///
-/// Drop it when all work that uses the memory has been *launched*, on streams of the device's context. (That it is done is what the event is for.)
-/// Until a sweep, memory that is adrift is in use for the pool: batches that need it are told so by
-/// [`Error::DeviceBudget`](crate::Error::DeviceBudget), and those that need a buffer at a fixed address by [`Error::Buffers`](crate::Error::Buffers).
-/// Work on another device's streams, or on the host, is not covered.
+/// Drop it when all work that uses the memory has been *launched*, on streams of the device's context. (That it is done is what the event
+/// is for.) Until a sweep, memory that is adrift is in use for the pool: batches that need it are told so by
+/// [`Error::DeviceBudget`](crate::Error::DeviceBudget), and those that need a buffer at a fixed address by
+/// [`Error::Buffers`](crate::Error::Buffers). Work on another device's streams, or on the host, is not covered.
 ///
 /// If it was the last holder of the device, a thread of its own gives the device back. How long the batch was processed is not measured.
 ///
@@ -134,9 +134,9 @@ impl<T: Element> DeviceTensor<T> {
     ///
     /// # Errors
     ///
-    /// The tensor is dropped with an error. [`Error::WrongDevice`] if the stream is of another device, [`Error::InvalidOption`] if it is a per-thread
-    /// default stream (the loan may end on another thread, where its handle names another stream), [`Error::WrongThread`] if a loan
-    /// on one of these was forgotten, [`Error::Device`] if the device failed.
+    /// The tensor is dropped with an error. [`Error::WrongDevice`] if the stream is of another device, [`Error::InvalidOption`] if it is a
+    /// per-thread default stream (the loan may end on another thread, where its handle names another stream), [`Error::WrongThread`] if a
+    /// loan on one of these was forgotten, [`Error::Device`] if the device failed.
     pub fn lend(self, stream: &Stream) -> Result<OwnedLoan<T>> {
         self.check_owned("lend", stream)?;
         self.uses.begin_read(stream.shared())?;
@@ -267,13 +267,13 @@ impl<T: Element> OwnedLoan<T> {
         Ok(())
     }
 
-    /// Lends the memory to all streams of the device's context, for as long as what this returns is not dropped: for another library, which does
-    /// not say on which of its streams it reads.
+    /// Lends the memory to all streams of the device's context, for as long as what this returns is not dropped: for another library, which
+    /// does not say on which of its streams it reads.
     ///
     /// # Synchronization
     ///
-    /// Orders nothing by itself: before a stream reads, it must come after one that was named (a stream waits for it, or the host did). When
-    /// the memory is reused: [`Adrift`].
+    /// Orders nothing by itself: before a stream reads, it must come after one that was named (a stream waits for it, or the host did).
+    /// When the memory is reused: [`Adrift`].
     pub fn end_everywhere(self) -> Adrift<T> {
         Adrift::new(self.tensor)
     }
@@ -318,8 +318,8 @@ impl<T: Element> OwnedLoanMut<T> {
         Ok(())
     }
 
-    /// Lends the memory to all streams of the device's context, as [`OwnedLoan::end_everywhere`] does, for writing. Which of them writes when is
-    /// theirs to order.
+    /// Lends the memory to all streams of the device's context, as [`OwnedLoan::end_everywhere`] does, for writing. Which of them writes
+    /// when is theirs to order.
     pub fn end_everywhere(self) -> Adrift<T> {
         Adrift::new(self.tensor)
     }
