@@ -20,11 +20,17 @@ run cargo "+$nightly" miri test --no-default-features --lib -- dataset error loa
 
 tests=(
     a_custom_collate_is_pinned
+    a_copy_at_hand_over_is_behind_the_last_write
     a_few_rows_are_gathered
+    a_guard_holds_sweeps_off
     a_forgotten_writer_is_waited_for
     a_held_budget_is_an_error_and_a_dropped_one_is_not
     a_read_behind_a_slow_kernel_sees_its_result
     a_shared_target_is_refused
+    a_tensor_that_comes_back_waits_for_its_readers
+    adrift_memory_is_free_behind_all_streams
+    an_owned_loan_that_moves_leaves_an_event_behind
+    an_owned_writer_is_waited_for_where_it_moves
     devices_and_streams_do_not_mix
     downloads_beyond_the_budget_are_pageable
     empty_tensors_travel

@@ -266,6 +266,8 @@ pub enum Error {
         held_bytes: usize,
         /// How many blocks hold it: one for each live upload.
         held_blocks: usize,
+        /// The size of what is adrift: [`Device::sweep`](crate::Device::sweep) makes it free.
+        adrift_bytes: usize,
     },
 
     /// A batch cannot go to its buffer at a fixed address ([`DeviceBuffers`](crate::device::DeviceBuffers)).

@@ -239,6 +239,32 @@ fn a_table_is_not_free_before_the_kernels_of_another_handle() {
     assert_eq!(ask(&driver, "a table of two handles").variant, "passed");
 }
 
+/// What is adrift calls no driver when it is dropped, on whichever thread; a sweep is one event of the context, and none beside a capture.
+#[test]
+fn memory_that_is_adrift_is_swept_by_one_event() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0", "-DCOUNT=2"]);
+    assert_eq!(ask(&driver, "adrift").variant, "passed");
+}
+
+/// A driver that has no event of a context: the sweep waits for all of it, and that is said once.
+#[test]
+fn an_older_driver_is_waited_for_by_a_sweep() {
+    let says = ask(
+        &stub(&["-DMAJOR=9", "-DMINOR=0", "-DVERSION=12040"]),
+        "adrift and old",
+    );
+    let told = says.words.matches("older than CUDA 12.5").count();
+    assert_eq!(told, 1, "{}", says.words);
+    assert!(says.words.contains("passed"), "{}", says.words);
+}
+
+/// A tensor is handed over by one copy on the program's stream.
+#[test]
+fn a_tensor_is_handed_over_by_one_copy() {
+    let driver = stub(&["-DMAJOR=9", "-DMINOR=0", "-DCOUNT=2"]);
+    assert_eq!(ask(&driver, "hand over").variant, "passed");
+}
+
 /// What the child does; by itself it is no test.
 #[test]
 #[ignore = "the other tests run it, in processes of its own"]
@@ -489,6 +515,9 @@ const ORDERS: &[Order] = &[
     ("a table that is read", a_table_that_is_read),
     ("a table of two handles", a_table_of_two_handles),
     ("tables", tables),
+    ("adrift", adrift),
+    ("adrift and old", adrift_and_old),
+    ("hand over", hand_over),
 ];
 
 /// A batch of two tensors in one page-locked slab.
@@ -614,6 +643,126 @@ fn failures(stub: &Stub) {
         }
         let there = slab_of(&device).to_device(&device, true).unwrap();
         assert!(is_right(&there));
+    });
+}
+
+fn adrift(stub: &Stub) {
+    stub.on_threads(|| {
+        let device = Device::cuda(0).unwrap();
+        let [one, other] = [(); 2].map(|()| device.stream().unwrap());
+        let number = stub.count("stub_streams"); // of the other
+        let set_adrift = || {
+            let (x, y) = slab_of(&device).to_device(&device, true).unwrap();
+            let x = stub.leaves("lending", || x.lend(&one).unwrap());
+            let y = stub.leaves("for writing", || y.lend_mut(&other).unwrap());
+            let x = stub.leaves("to all streams", || x.end_everywhere());
+            let y = y.end_everywhere();
+            let calls = || ["stub_turns", "stub_works"].map(|name| stub.count(name));
+            let before = calls();
+            drop((x, y));
+            assert_eq!(calls(), before, "a drop calls no driver");
+        };
+        let sweep = || stub.leaves("a sweep", || device.sweep());
+        let recorded = stub.count("stub_everywhere");
+        // Beside captures that are seen, it records nothing.
+        set_adrift();
+        let adrift = device.memory().adrift_bytes;
+        assert!(adrift > 0);
+        for (capture, value) in [("stub_captures", number), ("stub_captures_by_default", 1)] {
+            stub.integer(capture).store(value, Ordering::SeqCst);
+            assert_eq!(sweep().unwrap(), 0, "{capture}");
+            stub.set(capture, false);
+        }
+        let guard = device.capture_guard();
+        assert_eq!(sweep().unwrap(), 0);
+        drop(guard);
+        assert_eq!(stub.count("stub_everywhere"), recorded);
+        // One that is not seen is an error, and the next sweep works.
+        stub.set("stub_captures_unseen", true);
+        let error = sweep().unwrap_err().to_string();
+        assert!(error.contains("Device::capture_guard"), "{error}");
+        stub.set("stub_captures_unseen", false);
+        assert_eq!(device.memory().adrift_bytes, adrift);
+        assert_eq!(sweep().unwrap(), adrift);
+        assert_eq!(stub.count("stub_everywhere"), recorded + 2);
+        // Nothing is adrift: nothing is asked.
+        let works = stub.count("stub_works");
+        assert_eq!(sweep().unwrap(), 0);
+        assert_eq!(stub.count("stub_works"), works);
+        // With batches, one event each.
+        device.sweep_with_batches(true);
+        for _ in 0..4 {
+            set_adrift();
+        }
+        assert_eq!(stub.count("stub_everywhere"), recorded + 5);
+        // Memory is not used again before the event has fired.
+        stub.set("stub_holds", true);
+        let lend = || {
+            let (x, _) = slab_of(&device).to_device(&device, true).unwrap();
+            let x = x.lend(&one).unwrap().end_everywhere();
+            (x.address(), x)
+        };
+        let (address, theirs) = lend();
+        drop(theirs);
+        let (next, kept) = lend(); // and a sweep
+        assert_ne!(next, address);
+        stub.set("stub_holds", false);
+        // The last holder calls no driver, either.
+        let (x, y) = slab_of(&device).to_device(&device, true).unwrap();
+        let x = x.lend(&one).unwrap().end_everywhere();
+        drop((y, one, other, kept));
+        drop(device);
+        let [turns, swept] = ["stub_turns", "stub_everywhere"].map(|name| stub.count(name));
+        drop(x);
+        assert_eq!(stub.count("stub_turns"), turns, "on this thread");
+        while stub.count("stub_everywhere") == swept {
+            std::thread::yield_now(); // a thread of its own closes the device, and sweeps
+        }
+    });
+}
+
+fn adrift_and_old(stub: &Stub) {
+    log::set_logger(&Printer).unwrap();
+    log::set_max_level(log::LevelFilter::Warn);
+    let device = Device::cuda(0).unwrap();
+    let stream = device.stream().unwrap();
+    for waits in 1..=2 {
+        let (x, _) = slab_of(&device).to_device(&device, true).unwrap();
+        drop(x.lend(&stream).unwrap().end_everywhere());
+        assert!(stub.leaves("a sweep", || device.sweep()).unwrap() > 0);
+        assert_eq!(stub.count("stub_synchronized"), waits);
+    }
+    device.release_device_memory().unwrap();
+    assert_eq!(device.memory().device_bytes, 0);
+}
+
+fn hand_over(stub: &Stub) {
+    use pinfeed::interop::raw;
+    stub.on_threads(|| {
+        let device = Device::cuda(0).unwrap();
+        let stream = device.stream().unwrap();
+        let number = stub.count("stub_streams");
+        let (x, _) = slab_of(&device).to_device(&device, true).unwrap();
+        let mut theirs = [0f32; 64];
+        let to = theirs.as_mut_ptr() as u64;
+        // SAFETY: the stub's device memory is the host's, and what is enqueued is done at once.
+        let copy = |to| stub.leaves("a copy", || unsafe { raw::copy_to(&x, to, &stream) });
+        stub.integer("stub_captures")
+            .store(number, Ordering::SeqCst);
+        let error = copy(to).unwrap_err().to_string();
+        assert!(error.contains("before the capture"), "{error}");
+        stub.set("stub_captures", false);
+        stub.set("stub_fails_copy", true);
+        assert!(
+            copy(to)
+                .unwrap_err()
+                .to_string()
+                .contains("cuMemcpyDtoDAsync")
+        );
+        stub.set("stub_fails_copy", false);
+        assert_eq!(theirs, [0.0; 64]);
+        copy(to).unwrap();
+        assert!(theirs.iter().enumerate().all(|(at, x)| *x == at as f32));
     });
 }
 

@@ -117,6 +117,7 @@ pub trait Batch: Sized + Send + 'static {
     /// [`DeviceBudget`](crate::Error::DeviceBudget) if live device tensors hold the whole budget,
     /// [`Device`](crate::Error::Device) if the device failed.
     fn to_device(self, device: &Device, non_blocking: bool) -> Result<Self::OnDevice> {
+        device.inner.sweep_with_batch();
         let mut tensors = Tensors::default();
         self.tensors(&mut tensors);
         let mut upload = Upload::start(&Target::from(device), tensors, None, true)?;

@@ -1,6 +1,6 @@
 //! Device memory and its users: which work may still touch it, as events.
 
-use super::buffer_set::{Home, Passing};
+use super::buffer_set::{BufferSet, Home, Passing};
 use super::flights::Timing;
 use super::inner::DeviceInner;
 use super::pool::Memory;
@@ -17,6 +17,8 @@ pub(crate) struct DeviceBlock {
     /// The events after which the memory is free, left here by tensors that were dropped.
     pending: Mutex<Vec<RawEvent>>,
     leaked: crate::sync::AtomicBool,
+    /// Not all of its users are known by their streams.
+    adrift: crate::sync::AtomicBool,
     /// The last stream that was made to wait for the upload: it need not wait again for the block's other tensors.
     waiting: Mutex<Option<Weak<RawStream>>>,
     /// The meter that counts how long the batch is processed, if that is measured.
@@ -55,6 +57,7 @@ impl DeviceBlock {
             memory,
             device: Arc::clone(device),
             leaked: false.into(),
+            adrift: false.into(),
             waiting: Mutex::default(),
             meter,
             span: Mutex::default(),
@@ -72,10 +75,7 @@ impl DeviceBlock {
 
     /// If it is one of the program's buffers: says that a thread of the library holds it, which will let go of it first.
     pub(super) fn passing(&self) -> Option<Passing> {
-        match &self.home {
-            Home::Pool => None,
-            Home::Buffer(set, _) => Some(Passing::new(set)),
-        }
+        self.set().map(Passing::new)
     }
 
     /// Adds events after which the memory is free.
@@ -86,6 +86,19 @@ impl DeviceBlock {
     /// Never hands the memory out again: there is no way to tell when its last user is done.
     pub(super) fn leak(&self) {
         self.leaked.store(true, crate::sync::Ordering::Relaxed);
+    }
+
+    /// Hands the memory out again only behind an event of the whole context.
+    fn set_adrift(&self) {
+        self.adrift.store(true, crate::sync::Ordering::Relaxed);
+    }
+
+    /// The set of fixed buffers that its memory belongs to, if it does.
+    pub(super) fn set(&self) -> Option<&Arc<BufferSet>> {
+        match &self.home {
+            Home::Pool => None,
+            Home::Buffer(set, _) => Some(set),
+        }
     }
 
     /// The stream was made to wait for the upload.
@@ -131,6 +144,17 @@ impl DeviceBlock {
 
 impl Drop for DeviceBlock {
     fn drop(&mut self) {
+        let is_adrift = *self.adrift.get_mut() && !*self.leaked.get_mut();
+        if is_adrift {
+            // No driver is called here, and no lock is taken under which another thread calls one. (When it was processed is not known,
+            // either.)
+            let memory = Memory {
+                address: self.memory.address,
+                capacity: self.memory.capacity,
+                list: Vec::new(),
+            };
+            return self.device.pool.put_adrift(memory, self.home.outside());
+        }
         let span = std::mem::take(self.span.get_mut());
         if let (Some(meter), Some(start), Some(end)) = (self.meter.take(), span.first, span.last) {
             self.device.measure(Timing {
@@ -282,6 +306,25 @@ impl Uses {
         }
     }
 
+    /// Ends all loans but this one, as [`end`](Uses::end) does: of a tensor that is lent to an owner, which has moved on.
+    pub(super) fn end_others(&self, id: Option<u64>) {
+        let open: Vec<u64> = {
+            let state = self.state.lock();
+            let users = state.write.iter().chain(&state.reads);
+            let open = users.filter(|user| user.event().is_none());
+            open.map(|user| user.id).collect()
+        };
+        let others = open.into_iter().filter(|open| Some(*open) != id);
+        others.for_each(|open| self.end(open));
+    }
+
+    /// Any stream may use the memory from now on: when it is free, only an event of the whole context tells, which is behind all uses that
+    /// are entered here, too.
+    pub(super) fn end_everywhere(&mut self) {
+        *self.state.get_mut() = UseList::default();
+        self.block.set_adrift();
+    }
+
     /// The event of the last write, unless it has fired.
     pub(super) fn last_write(&self) -> Result<Option<RawEvent>> {
         let mut state = self.state.lock();
@@ -340,7 +383,9 @@ impl Uses {
             if !stream.on_its_thread() {
                 return Err(Error::WrongThread);
             }
-            user.progress = Progress::Closed(self.device().driver.record(stream, false)?);
+            let event = self.device().driver.record(stream, self.block.is_timed())?;
+            self.block.end(&event);
+            user.progress = Progress::Closed(event);
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! Buffers at addresses that stay: which of them a batch takes, and where in it each of its tensors lies.
 
 use super::inner::DeviceInner;
-use super::pool::Memory;
+use super::pool::{Memory, Origin, Outside};
 use crate::driver::RawEvent;
 use crate::error::{Error, Result};
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Weak};
 use crate::system::room::room_for;
 use crate::tensor::ALIGNMENT;
 
@@ -87,6 +87,16 @@ pub(super) enum Home {
     Buffer(Arc<BufferSet>, usize),
 }
 
+impl Home {
+    /// The same, if it is not the pool, for memory that is adrift.
+    pub(super) fn outside(&self) -> Option<Outside> {
+        match self {
+            Home::Pool => None,
+            Home::Buffer(set, index) => Some((set.origin(), *index)),
+        }
+    }
+}
+
 impl BufferSet {
     pub(super) fn new(device: &Arc<DeviceInner>, count: usize) -> Result<BufferSet> {
         if count == 0 {
@@ -117,7 +127,7 @@ impl BufferSet {
     /// Takes a buffer for a batch of tensors of these sizes; returns its number and their addresses, too. If it `waits`, it waits for kernels
     /// that use what lay in it before, and for a batch that is [passing](Passing); what the program holds is never waited for.
     pub(super) fn take(
-        &self,
+        self: &Arc<Self>,
         order: Order,
         sizes: &[Size],
         waits: bool,
@@ -131,7 +141,12 @@ impl BufferSet {
         Ok((memory, index, addresses))
     }
 
-    fn find(&self, order: Order, sizes: &[Size], waits: bool) -> Result<(Memory, usize, Layout)> {
+    fn find(
+        self: &Arc<Self>,
+        order: Order,
+        sizes: &[Size],
+        waits: bool,
+    ) -> Result<(Memory, usize, Layout)> {
         let news = self.device.ring.news();
         let mut interest = None;
         loop {
@@ -171,6 +186,13 @@ impl BufferSet {
                         None => interest = Some(news.interest()),
                     }
                     continue;
+                }
+                Buffer::Held if self.device.pool.is_adrift(&self.origin(), index) => {
+                    return Err(Error::Buffers {
+                        reason: "what lay in it is adrift: it was lent to all streams (`end_everywhere`), and the device has not been told \
+                                 since that it may look when they are done (Device::sweep, or Device::sweep_with_batches)"
+                            .to_owned(),
+                    });
                 }
                 Buffer::Held => {
                     return Err(Error::Buffers {
@@ -217,6 +239,11 @@ impl BufferSet {
         }
     }
 
+    fn origin(self: &Arc<Self>) -> Weak<dyn Origin> {
+        let set: Arc<dyn Origin> = Arc::clone(self) as _;
+        Arc::downgrade(&set)
+    }
+
     /// Takes a buffer back. It is free once all of the events have fired; `None`: there is no way to tell.
     pub(super) fn put(&self, index: usize, memory: Memory, pending: Option<Vec<RawEvent>>) {
         let mut state = self.state.lock();
@@ -227,6 +254,12 @@ impl BufferSet {
                 Buffer::Lost
             }
         };
+    }
+}
+
+impl Origin for BufferSet {
+    fn take_back(&self, number: usize, memory: Memory, pending: Vec<RawEvent>) {
+        self.put(number, memory, Some(pending));
     }
 }
 

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 mod download;
 mod stream;
+mod sweep;
 
 pub use self::stream::Stream;
 use super::inner::DeviceInner;
@@ -228,7 +229,7 @@ impl Device {
     pub fn memory(&self) -> MemoryStats {
         self.inner.settle();
         let (pinned_bytes, pinned_idle_bytes, pinned_budget_bytes) = self.inner.ring.bytes();
-        let (device_bytes, device_held_bytes, device_budget_bytes, device_leaked) =
+        let (device_bytes, device_held_bytes, adrift_bytes, device_budget_bytes, device_leaked) =
             self.inner.pool.bytes();
         let counters = &self.inner.ring.counters;
         let [decoder_bytes, decoder_pinned_bytes] = self.inner.decoder_bytes();
@@ -245,6 +246,7 @@ impl Device {
             unstaged: counters.unstaged.get(),
             device_bytes,
             device_held_bytes,
+            adrift_bytes,
             device_budget_bytes,
             decoder_bytes,
             decoder_pinned_bytes,
@@ -306,6 +308,10 @@ pub struct MemoryStats {
     pub device_bytes: usize,
     /// Bytes of device memory that tensors hold.
     pub device_held_bytes: usize,
+    /// Bytes of device memory that tensors held whose users are not all known by their streams
+    /// ([`OwnedLoan::end_everywhere`](super::OwnedLoan::end_everywhere)): [`Device::sweep`] makes them free, behind all work of the
+    /// context.
+    pub adrift_bytes: usize,
     /// How many bytes the pool may hold.
     pub device_budget_bytes: usize,
     /// Bytes of device memory that the decoder of pictures has (feature `nvjpeg`), while it is open: 512 MiB at most. They are not in

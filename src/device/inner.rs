@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use super::captures::Captures;
 use super::decoding::{Decoder, HeldSlabs, NotDecoded, Undecoded, WhenDecoded};
 use super::flights::{Coming, Flight, Flights, Lane, Timing, drop_owner};
 use super::pool::Pool;
@@ -13,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::meter::{Enqueued, Meter, Settle};
 use crate::sync::log;
 use crate::sync::plain::AtomicUsize;
-use crate::sync::{Arc, Instant, Mutex, OnceLock, Ordering, planted};
+use crate::sync::{Arc, AtomicBool, Instant, Mutex, OnceLock, Ordering, planted};
 use crate::tensor::{Element, Offload, Shape, Storage, Tensor};
 use crate::tuning::BUDGET_DIVISOR;
 
@@ -25,6 +26,9 @@ pub(crate) struct DeviceInner {
     /// is freed.
     pub(crate) flights: Flights,
     pub(crate) pool: Pool,
+    pub(super) captures: Arc<Captures>,
+    /// Whether memory that is adrift is swept with each batch.
+    pub(super) sweeps: AtomicBool,
     pub(crate) driver: Driver,
     pub(super) h2d: Arc<RawStream>,
     pub(super) d2h: Arc<RawStream>,
@@ -71,13 +75,22 @@ impl DeviceInner {
             Arc::new(driver.create_stream()?),
             Arc::new(driver.create_stream()?),
         );
+        let captures = Arc::new(Captures::default());
+        captures.know(&h2d);
+        captures.know(&d2h);
         let pinned_budget = crate::system::usable_memory_bytes() / BUDGET_DIVISOR;
         static OPENED: AtomicUsize = AtomicUsize::new(0);
         let ring = Ring::pinned(driver.clone(), Arc::default(), pinned_budget);
         Ok(DeviceInner {
             number: OPENED.fetch_add(1, Ordering::Relaxed) + 1,
             flights: Flights::default(),
-            pool: Pool::new(driver.clone(), info.total_memory_bytes / BUDGET_DIVISOR),
+            pool: Pool::new(
+                driver.clone(),
+                info.total_memory_bytes / BUDGET_DIVISOR,
+                Arc::clone(&captures),
+            ),
+            captures,
+            sweeps: AtomicBool::new(false),
             h2d,
             d2h,
             in_place: OnceLock::new(),
@@ -234,7 +247,18 @@ impl DeviceInner {
             return Ok(stream);
         }
         let stream = Arc::new(self.driver.create_stream()?);
+        self.captures.know(&stream);
         Ok(cell.get_or_init(|| stream))
+    }
+
+    /// Sweeps memory that is adrift, if the program wants that with each batch. It is on the program's thread here.
+    pub(crate) fn sweep_with_batch(&self) {
+        if self.sweeps.load(Ordering::Relaxed)
+            && let Err(error) = self.pool.sweep()
+        {
+            // If the device is broken, the batch says so itself; otherwise the next sweep is as good.
+            log::warn!("device memory stays adrift: {error}");
+        }
     }
 
     /// Host memory for a download: page-locked, or, if the ring has no room, pageable and counted as missed.

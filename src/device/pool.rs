@@ -3,15 +3,24 @@
 //! A block comes back with the events of its last users, and is handed out again only when all of them have fired. So a
 //! copy into it waits for nothing, and the copy stream never queues behind a training step.
 
+mod adrift;
+
+use self::adrift::{Adrift, AdriftBytes, Lost};
+pub(super) use self::adrift::{Origin, Outside};
+use super::captures::Captures;
 use crate::driver::{Driver, RawEvent};
 use crate::error::{Error, Result};
 use crate::meter::Sum;
-use crate::sync::{Mutex, planted};
+use crate::sync::log;
+use crate::sync::{Arc, Mutex, Weak, planted};
 use crate::tuning::{OVERSIZE_FACTOR, SMALL_BLOCK_BYTES};
 
 pub(crate) struct Pool {
     driver: Driver,
     state: Mutex<PoolState>,
+    /// What came back without an event. It counts as held until it is swept.
+    adrift: Adrift,
+    captures: Arc<Captures>,
     leaked: Sum,
 }
 
@@ -81,7 +90,7 @@ impl Idle {
 const GRAIN_BYTES: usize = 512;
 
 impl Pool {
-    pub(super) fn new(driver: Driver, budget_bytes: usize) -> Pool {
+    pub(super) fn new(driver: Driver, budget_bytes: usize, captures: Arc<Captures>) -> Pool {
         Pool {
             driver,
             state: Mutex::new(PoolState {
@@ -91,6 +100,8 @@ impl Pool {
                 held: 0,
                 budget_bytes,
             }),
+            adrift: Adrift::default(),
+            captures,
             leaked: Sum::default(),
         }
     }
@@ -196,7 +207,7 @@ impl Pool {
             return Ok(PoolStep::Wait(pending));
         }
         if state.held_bytes.saturating_add(size) > state.budget_bytes {
-            return Err(state.exhausted(size));
+            return Err(state.exhausted(size, self.adrift.bytes()));
         }
         self.give_up_failed(&mut state);
         let mut evicted = Vec::new();
@@ -263,7 +274,7 @@ impl Pool {
 
     /// Leaked or abandoned memory fills the budget.
     fn exhausted(&self, size: usize) -> Error {
-        self.state.lock().exhausted(size)
+        self.state.lock().exhausted(size, self.adrift.bytes())
     }
 
     /// Gives up a block that cannot be queried: one bad event (recorded into a graph, say) must not block all others.
@@ -285,6 +296,53 @@ impl Pool {
         let mut state = self.state.lock();
         state.lend(memory.capacity, -1);
         state.idle.push(Idle { memory, pending });
+    }
+
+    /// Takes memory back whose last users are not known by their streams: it is adrift until a sweep. Calls no driver, and waits for no
+    /// thread that does. `outside`: where it belongs, if it is not the pool's own.
+    pub(super) fn put_adrift(&self, memory: Memory, outside: Option<Outside>) {
+        if planted("adrift memory is free at once") && outside.is_none() {
+            return self.put(memory, Vec::new());
+        }
+        self.adrift.add(Lost { memory, outside });
+    }
+
+    /// Puts all memory that is adrift behind one event of the whole context, and sends it home. Returns the number of bytes: none if a
+    /// capture of a graph may be in progress, or nothing is adrift.
+    pub(super) fn sweep(&self) -> Result<usize> {
+        if self.adrift.is_empty() {
+            return Ok(0);
+        }
+        let swept = self.captures.unless_capturing(&self.driver, || {
+            // Before the event, which is then behind the last holder of each.
+            let lost = self.adrift.take();
+            match self.driver.record_everywhere() {
+                Ok(event) => Ok((lost, event)),
+                Err(error) => {
+                    self.adrift.put_back(lost);
+                    Err(error)
+                }
+            }
+        })?;
+        let mut bytes = 0;
+        for (lost, event) in swept.into_iter().flat_map(|(lost, event)| {
+            let event: Vec<RawEvent> = event.into_iter().collect();
+            lost.into_iter().map(move |lost| (lost, event.clone()))
+        }) {
+            let Lost { memory, outside } = lost;
+            bytes += memory.capacity;
+            let origin = outside.and_then(|(origin, number)| Some((origin.upgrade()?, number)));
+            match origin {
+                Some((origin, number)) => origin.take_back(number, memory, event),
+                None => self.put(memory, event),
+            }
+        }
+        Ok(bytes)
+    }
+
+    /// Whether memory that belongs elsewhere is adrift.
+    pub(super) fn is_adrift(&self, place: &Weak<dyn Origin>, number: usize) -> bool {
+        self.adrift.has(place, number)
     }
 
     /// Keeps memory forever: there is no way to tell when its last user is done.
@@ -330,12 +388,14 @@ impl Pool {
         self.state.lock().budget_bytes = bytes;
     }
 
-    /// (all bytes, bytes held, budget, blocks leaked)
-    pub(super) fn bytes(&self) -> (usize, usize, usize, u64) {
+    /// (all bytes, bytes held, bytes adrift, budget, blocks leaked)
+    pub(super) fn bytes(&self) -> (usize, usize, usize, usize, u64) {
         let state = self.state.lock();
+        let adrift = self.adrift.bytes();
         (
             state.total_bytes,
-            state.held_bytes,
+            state.held_bytes - adrift.of_pool,
+            adrift.all,
             state.budget_bytes,
             self.leaked.get(),
         )
@@ -379,12 +439,13 @@ impl PoolState {
         has_room
     }
 
-    fn exhausted(&self, size: usize) -> Error {
+    fn exhausted(&self, size: usize, adrift: AdriftBytes) -> Error {
         Error::DeviceBudget {
             requested_bytes: size,
             budget_bytes: self.budget_bytes,
-            held_bytes: self.held_bytes,
-            held_blocks: self.held,
+            held_bytes: self.held_bytes - adrift.of_pool,
+            held_blocks: self.held - adrift.blocks_of_pool,
+            adrift_bytes: adrift.all,
         }
     }
 
@@ -409,6 +470,18 @@ impl Drop for Pool {
     /// Nothing is held any more, for tensors hold their device. What kernels still use is waited for; on a failed device
     /// it is leaked.
     fn drop(&mut self) {
+        let kept = match self.sweep() {
+            Ok(_) if self.adrift.is_empty() => None,
+            Ok(_) => Some("a graph is being captured".to_owned()),
+            Err(error) => Some(error.to_string()),
+        };
+        if let Some(reason) = kept {
+            let bytes = self.adrift.bytes().all;
+            log::warn!(
+                "{}: {bytes} bytes of device memory are leaked: they are adrift, and the device cannot be asked whether they are free ({reason})",
+                self.driver.name()
+            );
+        }
         let _ = self.release();
     }
 }

@@ -5,7 +5,11 @@ use std::marker::PhantomData;
 
 mod column;
 mod download;
+mod hand_over;
 mod launch;
+mod lent;
+
+pub use self::lent::{Adrift, OwnedLoan, OwnedLoanMut};
 
 use super::block::{DeviceBlock, Uses};
 use super::handle::{Device, Stream};
@@ -149,7 +153,6 @@ impl<T: Element> DeviceTensor<T> {
     }
 
     /// The elements in place, on the CPU device, once the last write is done; `None` on a GPU.
-    #[cfg(feature = "candle")]
     pub(crate) fn host_slice(&self) -> Result<Option<&[T]>> {
         if !self.inner().driver.is_host() {
             return Ok(None);

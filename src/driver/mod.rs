@@ -273,6 +273,65 @@ impl Driver {
         }
     }
 
+    /// Enqueues a copy from device memory to device memory, which another allocator may have made.
+    ///
+    /// # Safety
+    ///
+    /// As [`copy`](Driver::copy); source and destination must not overlap.
+    pub(crate) unsafe fn copy_on_device(
+        &self,
+        stream: &RawStream,
+        from: u64,
+        to: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        match (self, stream) {
+            // SAFETY: the caller's contract is the backend's.
+            (Driver::Cpu(driver), RawStream::Cpu(stream)) => unsafe {
+                driver.copy_on_device(stream, from, to, bytes)
+            },
+            #[cfg(feature = "cuda")]
+            // SAFETY: likewise.
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => unsafe {
+                driver.copy_on_device(stream, from, to, bytes)
+            },
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
+    /// Records an event behind all work that all streams of the context hold now, also such as the library does not know. `None`: the
+    /// driver has none, and all of that work was waited for.
+    ///
+    /// No stream of the context may be captured, on any thread: the capture would fail.
+    pub(crate) fn record_everywhere(&self) -> Result<Option<RawEvent>> {
+        match self {
+            Driver::Cpu(driver) => driver.record_everywhere().map(RawEvent::Cpu).map(Some),
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(driver) => Ok(driver.record_everywhere()?.map(RawEvent::Cuda)),
+        }
+    }
+
+    /// Whether a stream is captured that waits for the legacy default stream, as all do that were not made otherwise.
+    pub(crate) fn is_capturing_by_default(&self) -> Result<bool> {
+        match self {
+            Driver::Cpu(_) => Ok(false),
+            #[cfg(feature = "cuda")]
+            Driver::Cuda(driver) => driver.is_capturing_by_default(),
+        }
+    }
+
+    /// Whether the stream's work goes into a graph now, instead of being done.
+    pub(crate) fn is_capturing(&self, stream: &RawStream) -> Result<bool> {
+        match (self, stream) {
+            (Driver::Cpu(_), RawStream::Cpu(_)) => Ok(false),
+            #[cfg(feature = "cuda")]
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => driver.is_capturing(stream),
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
     /// Enqueues the copies of scattered rows, which become contiguous on the device.
     ///
     /// # Safety
@@ -527,6 +586,15 @@ impl RawStream {
             (RawStream::Cuda(one), RawStream::Cuda(other)) => one.same(other),
             #[cfg(feature = "cuda")]
             _ => false,
+        }
+    }
+
+    /// Whether it is a per-thread default stream, whose handle names another stream on every thread.
+    pub(crate) fn is_of_one_thread(&self) -> bool {
+        match self {
+            RawStream::Cpu(_) => false,
+            #[cfg(feature = "cuda")]
+            RawStream::Cuda(stream) => stream.is_of_one_thread(),
         }
     }
 

@@ -117,6 +117,7 @@ impl fmt::Display for Error {
                 budget_bytes,
                 held_bytes,
                 held_blocks,
+                adrift_bytes,
             } => {
                 write!(
                     f,
@@ -128,6 +129,12 @@ impl fmt::Display for Error {
                         f,
                         ": {held_blocks} live blocks hold {held_bytes}. Drop batches that you are done with"
                     )?,
+                }
+                if *adrift_bytes > 0 {
+                    write!(
+                        f,
+                        ", have the {adrift_bytes} bytes swept that are adrift (Device::sweep)"
+                    )?;
                 }
                 f.write_str(", or raise the budget (Device::set_device_budget_bytes)")
             }

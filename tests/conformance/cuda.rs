@@ -47,6 +47,26 @@ pub const TESTS: &[Test] = &[
         a_graph_capture_is_not_disturbed,
     ),
     (
+        "owned_loans_take_no_per_thread_stream",
+        owned_loans_take_no_per_thread_stream,
+    ),
+    (
+        "a_sweep_beside_a_capture_waits",
+        a_sweep_beside_a_capture_waits,
+    ),
+    (
+        "a_sweep_beside_another_threads_capture_waits",
+        a_sweep_beside_another_threads_capture_waits,
+    ),
+    (
+        "a_capture_that_cannot_be_seen_is_reported",
+        a_capture_that_cannot_be_seen_is_reported,
+    ),
+    (
+        "nothing_is_handed_over_in_a_capture",
+        nothing_is_handed_over_in_a_capture,
+    ),
+    (
         "a_captured_graph_reads_each_batch",
         a_captured_graph_reads_each_batch,
     ),
@@ -244,6 +264,186 @@ fn a_graph_capture_is_not_disturbed(backend: &Backend) {
         .expect("the capture was not invalidated");
     // SAFETY: the graph is this test's.
     unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+}
+
+/// The handle of a per-thread default stream names another stream on the thread where the loan may end.
+fn owned_loans_take_no_per_thread_stream(backend: &Backend) {
+    let device = &backend.device;
+    // SAFETY: the stream is always there.
+    let own = unsafe { raw::stream_from_handle(device, PER_THREAD) };
+    let error = upload(device, 1, 100).lend(&own).unwrap_err();
+    assert!(error.to_string().contains("DeviceTensor::on"), "{error}");
+    let error = upload(device, 1, 100).lend_mut(&own).unwrap_err();
+    assert!(matches!(error, Error::InvalidOption { .. }), "{error}");
+    let mut loan = upload(device, 1, 100)
+        .lend(&device.stream().unwrap())
+        .unwrap();
+    assert!(loan.also_on(&own).is_err() && loan.move_to(&own).is_err());
+    assert_eq!((device.memory().leaked, loan.len()), (0, 100));
+}
+
+const MODES: [sys::CUstreamCaptureMode; 3] = [
+    sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL,
+    sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL,
+    sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+];
+
+/// A stream of the driver's, which the device does not know.
+struct Theirs(sys::CUstream);
+
+// SAFETY: a stream's handle may be used from any thread.
+unsafe impl Send for Theirs {}
+
+impl Theirs {
+    fn new(flags: sys::CUstream_flags) -> Theirs {
+        let context = CudaContext::new(0).unwrap();
+        context.bind_to_thread().unwrap();
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: it writes one handle.
+        unsafe { sys::cuStreamCreate(&mut stream, flags as u32) }
+            .result()
+            .unwrap();
+        Theirs(stream)
+    }
+
+    fn begin(&self, mode: sys::CUstreamCaptureMode) {
+        CudaContext::new(0).unwrap().bind_to_thread().unwrap();
+        // SAFETY: a capture of a stream of this test, which ends it.
+        unsafe { sys::cuStreamBeginCapture_v2(self.0, mode) }
+            .result()
+            .unwrap();
+    }
+
+    /// Ends the capture. Whether it was left alone.
+    fn end(&self) -> bool {
+        let mut graph = std::ptr::null_mut();
+        // SAFETY: it ends the capture that was begun.
+        let ended = unsafe { sys::cuStreamEndCapture(self.0, &mut graph) }.result();
+        if !graph.is_null() {
+            // SAFETY: the graph is this test's.
+            unsafe { sys::cuGraphDestroy(graph) }.result().unwrap();
+        }
+        ended.is_ok()
+    }
+}
+
+impl Drop for Theirs {
+    fn drop(&mut self) {
+        // SAFETY: it was made here, and nothing else holds it.
+        unsafe { sys::cuStreamDestroy_v2(self.0) }.result().unwrap();
+    }
+}
+
+/// Some memory goes adrift.
+fn set_adrift(device: &Device) {
+    let stream = device.stream().unwrap();
+    drop(
+        upload(device, 1, 100)
+            .lend(&stream)
+            .unwrap()
+            .end_everywhere(),
+    );
+}
+
+/// On a stream that the device knows, and on one that waits for the legacy default stream, a capture is seen: whatever its mode is, it goes
+/// on, a loader goes on beside it, and memory that is adrift waits.
+fn a_sweep_beside_a_capture_waits(backend: &Backend) {
+    let device = &backend.device;
+    device.sweep_with_batches(true);
+    let known = Theirs::new(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
+    // SAFETY: it lives as long as this.
+    let _known = unsafe { raw::stream_from_handle(device, known.0.cast()) };
+    let unknown = Theirs::new(sys::CUstream_flags::CU_STREAM_DEFAULT);
+    let loader = DataLoader::builder(from_fn(40, |index, _| Ok([index as u32; 1000])))
+        .batch_size(10)
+        .num_workers(2)
+        .pin_memory(device)
+        .build()
+        .unwrap();
+    loader.epoch(0).prefetch_to_device(device, 1).for_each(drop); // memory is there
+    for (captured, name) in [(&known, "known"), (&unknown, "blocking")] {
+        for mode in MODES {
+            set_adrift(device);
+            captured.begin(mode);
+            assert_eq!(device.sweep().unwrap(), 0, "{name}, {mode:?}");
+            for batch in loader.epoch(0).prefetch_to_device(device, 1) {
+                batch.unwrap().synchronize().unwrap();
+            }
+            assert!(captured.end(), "{name}, {mode:?}");
+            assert!(device.memory().adrift_bytes > 0);
+            assert!(device.sweep().unwrap() > 0, "{name}, {mode:?}");
+            assert_eq!(device.memory().adrift_bytes, 0);
+        }
+    }
+}
+
+/// A thread captures again and again, on a stream that cannot be seen, under a guard. Another one sweeps all the time.
+fn a_sweep_beside_another_threads_capture_waits(backend: &Backend) {
+    let device = backend.device.clone();
+    let (over, is_over) = std::sync::mpsc::channel::<()>();
+    let capturing = std::thread::spawn(move || {
+        let stream = Theirs::new(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
+        for round in 0..60 {
+            let _guard = device.capture_guard();
+            stream.begin(MODES[round % 3]);
+            std::thread::sleep(Duration::from_millis(1));
+            assert!(stream.end(), "round {round}");
+        }
+        drop(over);
+    });
+    let mut swept = 0;
+    while is_over.try_recv() != Err(std::sync::mpsc::TryRecvError::Disconnected) {
+        set_adrift(&backend.device);
+        swept += backend.device.sweep().unwrap();
+    }
+    capturing.join().unwrap();
+    swept += backend.device.sweep().unwrap();
+    assert!(swept > 0);
+    assert_eq!(backend.device.memory().adrift_bytes, 0);
+}
+
+/// Without a guard, such a capture fails. The sweep says so, with what to do, and the next one works.
+fn a_capture_that_cannot_be_seen_is_reported(backend: &Backend) {
+    let device = &backend.device;
+    if device.info().unwrap().driver_version < Some(12_050) {
+        return; // such a driver has no event of the context
+    }
+    let stream = Theirs::new(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
+    for mode in MODES {
+        set_adrift(device);
+        stream.begin(mode);
+        let error = device.sweep().unwrap_err();
+        assert!(
+            error.to_string().contains("Device::capture_guard"),
+            "{error}"
+        );
+        assert!(!stream.end());
+        assert!(device.memory().adrift_bytes > 0);
+        assert!(device.sweep().unwrap() > 0);
+    }
+    assert_eq!(device.memory().leaked, 0);
+}
+
+/// A graph would read the tensor's memory at each launch.
+fn nothing_is_handed_over_in_a_capture(backend: &Backend) {
+    let device = &backend.device;
+    let captured = Theirs::new(sys::CUstream_flags::CU_STREAM_NON_BLOCKING);
+    // SAFETY: it lives as long as this.
+    let stream = unsafe { raw::stream_from_handle(device, captured.0.cast()) };
+    let batch = upload(device, 5, 100);
+    let memory = crate::backend::Foreign::new(backend, 400);
+    batch.synchronize().unwrap();
+    captured.begin(MODES[0]);
+    // SAFETY: it is refused.
+    let error = unsafe { raw::copy_to(&batch, memory.address, &stream) }.unwrap_err();
+    assert!(error.to_string().contains("before the capture"), "{error}");
+    assert!(captured.end());
+    // SAFETY: there are as many bytes, which are used on this stream only.
+    unsafe { raw::copy_to(&batch, memory.address, &stream) }.unwrap();
+    // SAFETY: likewise.
+    let there = unsafe { device.download_raw::<u32>(memory.address, &[100], &stream, false) };
+    assert_eq!(there.unwrap().wait().unwrap().as_slice(), [5; 100]);
+    assert_eq!(device.memory().leaked, 0);
 }
 
 /// A step is captured once for each buffer, and launched for every batch that comes to lie there, through several epochs. It begins late,

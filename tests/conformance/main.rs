@@ -22,6 +22,8 @@ mod devices;
 mod early;
 mod epochs;
 mod gathered;
+mod hand_over;
+mod lent;
 mod listed;
 mod loaders;
 mod mixing;
@@ -86,6 +88,8 @@ fn main() -> ExitCode {
         loaders::TESTS,
         epochs::TESTS,
         gathered::TESTS,
+        hand_over::TESTS,
+        lent::TESTS,
         listed::TESTS,
         parts::TESTS,
         normalize::TESTS,

@@ -95,6 +95,13 @@ int stub_astray;
 /* How many kernels were launched, and how many streams were created. */
 int stub_launches, stub_streams;
 
+/* How often an event was recorded behind all work of a context, and a context was waited for. */
+int stub_everywhere, stub_synchronized;
+
+/* What the tests set: the stream of this number is captured; one is that waits for the legacy default stream; one is that no question finds,
+ * and fails beside an event of the context. */
+int stub_captures, stub_captures_by_default, stub_captures_unseen;
+
 /* What the tests set: events do not fire, or those after the work of the stream that was created as this one; these calls fail. */
 int stub_holds, stub_holds_stream, stub_fails_copy, stub_fails_record, stub_fails_push;
 
@@ -185,7 +192,10 @@ int cuCtxGetDevice(int *device) {
     return 0;
 }
 
-int cuCtxSynchronize(void) { return 0; }
+int cuCtxSynchronize(void) {
+    add(&stub_synchronized);
+    return 0;
+}
 
 int cuThreadExchangeStreamCaptureMode(int *other) {
     add(&stub_turns);
@@ -248,6 +258,31 @@ int cuEventRecord(void *event, void *stream) {
     return 0;
 }
 
+#if VERSION >= 12050
+int cuCtxRecordEvent(void *context, void *event) {
+    add(&stub_everywhere);
+    add(&stub_works);
+    check(event);
+    if (context != ((struct handle *)event)->context)
+        add(&stub_astray);
+    if (stub_captures || stub_captures_by_default || stub_captures_unseen)
+        return 900;
+    ((struct handle *)event)->recorded = 1;
+    ((struct handle *)event)->after = stub_holds_stream;
+    return 0;
+}
+#endif
+
+int cuStreamIsCapturing(void *stream, int *status) {
+    add(&stub_works);
+    *status = 0;
+    if (stream == (void *)1) /* the legacy default stream */
+        return stub_captures_by_default ? 906 : 0;
+    check(stream);
+    *status = stub_captures != 0 && ((struct handle *)stream)->number == stub_captures;
+    return 0;
+}
+
 int cuEventQuery(void *event) {
     work(event);
     add(&stub_queries);
@@ -298,6 +333,14 @@ int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, void *strea
     if (stub_fails_copy)
         return 999;
     memcpy((void *)(size_t)to, from, bytes);
+    return 0;
+}
+
+int cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, void *stream) {
+    work(stream);
+    if (stub_fails_copy)
+        return 999;
+    memcpy((void *)(size_t)to, (void *)(size_t)from, bytes);
     return 0;
 }
 

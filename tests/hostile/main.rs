@@ -23,6 +23,7 @@ mod giving_back;
 mod growth;
 mod hanging;
 mod itself;
+mod lent;
 mod memory;
 mod order;
 mod owners;

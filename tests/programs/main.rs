@@ -23,6 +23,7 @@ macro_rules! programs {
 
 programs! {
     a_store_of_ones_own,
+    another_library,
     array_files,
     auto_lines,
     auto_workers,
@@ -81,6 +82,7 @@ programs! {
     one_batch,
     own_cores,
     own_items,
+    owned_batches,
     packed_attention,
     pairs_in_batches,
     panoptic,
@@ -128,6 +130,7 @@ programs! {
     tabular,
     tabular_struct,
     text,
+    their_tensors,
     timeline_page,
     token_budget,
     token_windows,

@@ -92,6 +92,7 @@ planted! {
     landing: "a look while copies let go", "pinning::others_look_after_copies";
     held_by_nobody: "a copy holds nothing", "loading::batches_go_there_and_back";
     lent_early: "device memory is lent before it is free", "loading::batches_go_there_and_back";
+    never_adrift: "adrift memory is free at once", "adrift::adrift_memory_waits_for_all_streams";
     uncounted: "staged copies do not count", "pinning::staged_copies_take_slabs_too";
     late_entry: "a copy enters the list behind a later one", "copies::who_waited_for_a_copy_may_write";
     copy_silence: "no news of a copy", "ahead::a_slab_is_filled_ahead";

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, unreachable_pub)] // a panic is how a test fails
 #![allow(clippy::mem_forget)] // programs may
 
+mod adrift;
 mod ahead;
 mod any_order;
 mod blocks;

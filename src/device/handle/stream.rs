@@ -34,10 +34,9 @@ pub struct Stream {
 
 impl Stream {
     pub(crate) fn new(raw: RawStream, device: Arc<DeviceInner>) -> Stream {
-        Stream {
-            raw: Arc::new(raw),
-            device,
-        }
+        let raw = Arc::new(raw);
+        device.captures.know(&raw);
+        Stream { raw, device }
     }
 
     pub(crate) fn raw(&self) -> &RawStream {

@@ -26,7 +26,7 @@ struct CpuShared {
     device_bytes: AtomicUsize,
     locked_bytes: AtomicUsize,
     streams: AtomicUsize,
-    /// The queues of all live streams, for waits that cover all of them.
+    /// The queues of all streams that have work or may get some, for waits and events that cover all of them.
     queues: Mutex<Vec<stream::Queue>>,
 }
 
@@ -82,7 +82,7 @@ impl Cpu {
         let delays = hostility.map(|hostility| hostility.delays(number));
         let stream = CpuStream::start(number, delays)?;
         let mut queues = self.0.queues.lock();
-        queues.retain(stream::Queue::is_alive);
+        queues.retain(|queue| !queue.is_over());
         queues.push(stream.queue());
         Ok(stream)
     }
@@ -100,6 +100,12 @@ impl Cpu {
     pub(super) fn record(&self, stream: &CpuStream) -> Result<CpuEvent> {
         self.may_fail("record_event")?;
         Ok(stream.record(self.clone()))
+    }
+
+    pub(super) fn record_everywhere(&self) -> Result<CpuEvent> {
+        self.may_fail("record_everywhere")?;
+        let queues = self.0.queues.lock();
+        Ok(stream::record_behind(&queues, self.clone()))
     }
 
     pub(super) fn stream_wait(&self, stream: &CpuStream, event: &CpuEvent) -> Result<()> {
@@ -207,6 +213,22 @@ impl Cpu {
             RawCopy::ToDevice { from, to, bytes } => (from as u64, to, bytes),
             RawCopy::ToHost { from, to, bytes } => (from, to as u64, bytes),
         };
+        // SAFETY: the caller's contract: both are valid, and nothing else uses them, until the copy is done.
+        unsafe { stream.copy(from, to, bytes) };
+        Ok(())
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::copy_on_device`.
+    pub(super) unsafe fn copy_on_device(
+        &self,
+        stream: &CpuStream,
+        from: u64,
+        to: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        self.may_fail("copy")?;
         // SAFETY: the caller's contract: both are valid, and nothing else uses them, until the copy is done.
         unsafe { stream.copy(from, to, bytes) };
         Ok(())

@@ -10,20 +10,59 @@ use crate::sync::channel::{Sender, unbounded};
 use crate::sync::log;
 use crate::sync::plain::AtomicU64;
 use crate::sync::{
-    Arc, AtomicBool, Condvar, Instant, Mutex, Ordering, Weak, mark_own_thread, thread, thread_local,
+    Arc, AtomicBool, AtomicUsize, Condvar, Instant, Mutex, Ordering, Weak, mark_own_thread, thread,
+    thread_local,
 };
 
 /// A queue with its thread. When the last handle is dropped, the thread finishes the queued work and ends.
 pub(crate) struct CpuStream {
     operations: Arc<Sender<StreamWork>>,
+    end: Arc<StreamEnd>,
     /// Its number, and how many events were recorded on it.
     number: usize,
     recorded: AtomicU64,
 }
 
-/// A stream's queue, for as long as the stream lives.
+/// A stream's queue. When the stream is dropped, its work is still done.
 #[derive(Clone)]
-pub(super) struct Queue(Weak<Sender<StreamWork>>);
+pub(super) struct Queue {
+    operations: Weak<Sender<StreamWork>>,
+    end: Arc<StreamEnd>,
+}
+
+/// Whether all work of a stream that was dropped is done, and what comes after that.
+#[derive(Default)]
+struct StreamEnd(Mutex<(bool, Vec<Arc<Joint>>)>);
+
+/// An event of several streams: it fires when the last of them has reached it.
+struct Joint {
+    left: AtomicUsize,
+    state: Arc<EventState>,
+}
+
+impl Joint {
+    fn reached(&self) {
+        // AcqRel: what each stream did before is seen by the last one, which fires the event.
+        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.state.fire();
+        }
+    }
+}
+
+/// Records an event behind all work of these streams.
+pub(super) fn record_behind(queues: &[Queue], device: Cpu) -> CpuEvent {
+    let state = Arc::new(EventState {
+        recorded: (usize::MAX, 0), // on no stream, and behind no other event
+        ..EventState::default()
+    });
+    let joint = Arc::new(Joint {
+        left: AtomicUsize::new(queues.len() + 1),
+        state: Arc::clone(&state),
+    });
+    queues.iter().for_each(|queue| queue.join(&joint));
+    joint.reached();
+    CpuEvent { state, device }
+}
 
 /// The end of the work now on a stream.
 pub(super) struct End(Arc<EventState>);
@@ -38,12 +77,35 @@ pub(super) fn is_on_one() -> bool {
 }
 
 impl Queue {
+    #[cfg(all(test, feature = "nvjpeg", target_os = "linux"))]
     pub(super) fn is_alive(&self) -> bool {
-        self.0.strong_count() > 0
+        self.operations.strong_count() > 0
+    }
+
+    /// Whether the stream was dropped, and all of its work is done.
+    pub(super) fn is_over(&self) -> bool {
+        self.end.0.lock().0
+    }
+
+    /// Has the stream reach the event behind its work.
+    fn join(&self, joint: &Arc<Joint>) {
+        let sent = self.operations.upgrade().is_some_and(|operations| {
+            operations
+                .send(StreamWork::Reach(Arc::clone(joint)))
+                .is_ok()
+        });
+        if sent {
+            return;
+        }
+        let mut end = self.end.0.lock();
+        match &mut *end {
+            (true, _) => joint.reached(),
+            (false, after) => after.push(Arc::clone(joint)),
+        }
     }
 
     pub(super) fn end(&self) -> Option<End> {
-        let operations = self.0.upgrade()?;
+        let operations = self.operations.upgrade()?;
         let state = Arc::new(EventState::default());
         let sent = operations.send(StreamWork::Fire(Arc::clone(&state)));
         sent.is_ok().then_some(End(state))
@@ -70,6 +132,7 @@ enum StreamWork {
         to: u64,
     },
     Fire(Arc<EventState>),
+    Reach(Arc<Joint>),
     Wait(Arc<EventState>),
     Run(Box<dyn FnOnce() + Send>),
 }
@@ -92,6 +155,11 @@ struct EventState {
 }
 
 impl EventState {
+    fn fire(&self) {
+        *self.fired.lock() = Some(Instant::now());
+        self.changed.notify_all();
+    }
+
     fn wait(&self) {
         let mut fired = self.fired.lock();
         while fired.is_none() {
@@ -104,6 +172,8 @@ impl CpuStream {
     pub(super) fn start(number: usize, delays: Option<Delays>) -> Result<CpuStream> {
         let (sender, operations) = unbounded::<StreamWork>();
         let name = format!("pinfeed-cpu-stream-{number}");
+        let end = Arc::new(StreamEnd::default());
+        let ends = Arc::clone(&end);
         thread::Builder::new()
             .name(name.clone())
             .spawn(move || {
@@ -116,17 +186,27 @@ impl CpuStream {
                     }
                     operation.run();
                 }
+                let after = {
+                    let mut end = ends.0.lock();
+                    end.0 = true;
+                    std::mem::take(&mut end.1)
+                };
+                after.iter().for_each(|joint| joint.reached());
             })
             .map_err(|source| Error::Thread { name, source })?;
         Ok(CpuStream {
             operations: Arc::new(sender),
+            end,
             number,
             recorded: AtomicU64::new(0),
         })
     }
 
     pub(super) fn queue(&self) -> Queue {
-        Queue(Arc::downgrade(&self.operations))
+        Queue {
+            operations: Arc::downgrade(&self.operations),
+            end: Arc::clone(&self.end),
+        }
     }
 
     pub(super) fn record(&self, device: Cpu) -> CpuEvent {
@@ -199,10 +279,8 @@ impl StreamWork {
                     unsafe { std::ptr::copy(row, to as *mut u8, row_bytes) };
                 }
             }
-            StreamWork::Fire(state) => {
-                *state.fired.lock() = Some(Instant::now());
-                state.changed.notify_all();
-            }
+            StreamWork::Fire(state) => state.fire(),
+            StreamWork::Reach(joint) => joint.reached(),
             StreamWork::Wait(state) => state.wait(),
             // A panic of the user's function would end the stream and hang everything that waits for it.
             StreamWork::Run(f) => {

@@ -6,6 +6,7 @@
 
 #[cfg(all(feature = "nvjpeg", target_os = "linux", not(miri)))]
 mod connections;
+mod everywhere;
 mod fault;
 mod gather;
 mod launch;
@@ -248,7 +249,7 @@ impl Cuda {
 
     pub(super) fn record(&self, stream: &CuStream, timed: bool) -> Result<CuEvent> {
         let _entered = self.enter()?;
-        let event = self.take_event(stream, timed)?;
+        let event = self.take_event(stream.handle() as usize, timed)?;
         // SAFETY: both handles are alive, and of this context.
         self.check("cuEventRecord", unsafe {
             sys::cuEventRecord(event.handle(), stream.handle())
@@ -256,7 +257,8 @@ impl Cuda {
         Ok(event)
     }
 
-    fn take_event(&self, stream: &CuStream, timed: bool) -> Result<CuEvent> {
+    /// An event to be recorded on the stream of this handle; the context is current.
+    fn take_event(&self, stream: usize, timed: bool) -> Result<CuEvent> {
         let pooled = self.0.events[usize::from(timed)].lock().pop();
         if let Some(RawHandle(handle)) = pooled {
             return Ok(CuEvent::new(handle, timed, stream, self.clone()));
@@ -441,6 +443,22 @@ impl Cuda {
                 self.check("cuMemcpyDtoHAsync", result)
             }
         }
+    }
+
+    /// # Safety
+    ///
+    /// As `Driver::copy_on_device`.
+    pub(super) unsafe fn copy_on_device(
+        &self,
+        stream: &CuStream,
+        from: u64,
+        to: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's contract: both are valid, and nothing else uses them, until the copy is done.
+        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.handle()) };
+        self.check("cuMemcpyDtoDAsync", result)
     }
 }
 

@@ -35,6 +35,12 @@ unsafe impl Sync for CuStream {}
 /// `CU_STREAM_PER_THREAD` of cuda.h.
 pub(crate) const PER_THREAD: usize = 2;
 
+/// `CU_STREAM_LEGACY` of cuda.h.
+pub(super) const LEGACY: usize = 1;
+
+/// No stream's handle: an event behind the work of all.
+pub(super) const EVERYWHERE: usize = usize::MAX;
+
 impl CuStream {
     pub(super) fn owned(handle: sys::CUstream, cuda: Cuda) -> CuStream {
         CuStream {
@@ -67,6 +73,10 @@ impl CuStream {
             .is_none_or(|thread| thread == thread::current().id())
     }
 
+    pub(crate) fn is_of_one_thread(&self) -> bool {
+        self.thread.is_some()
+    }
+
     pub(crate) fn same(&self, other: &CuStream) -> bool {
         self.handle == other.handle && self.thread == other.thread
     }
@@ -90,7 +100,7 @@ pub(crate) struct CuEvent(Arc<Recorded>);
 struct Recorded {
     handle: RawHandle,
     timed: bool,
-    /// Where it was recorded: on which stream, and as which of all events.
+    /// Where it was recorded: on which stream (or [`EVERYWHERE`]), and as which of all events.
     stream: usize,
     number: u64,
     /// Once complete, always complete: later queries need no driver.
@@ -102,12 +112,12 @@ struct Recorded {
 unsafe impl Sync for RawHandle {}
 
 impl CuEvent {
-    /// An event that is about to be recorded on the stream.
-    pub(super) fn new(handle: sys::CUevent, timed: bool, stream: &CuStream, cuda: Cuda) -> CuEvent {
+    /// An event that is about to be recorded on the stream of this handle.
+    pub(super) fn new(handle: sys::CUevent, timed: bool, stream: usize, cuda: Cuda) -> CuEvent {
         CuEvent(Arc::new(Recorded {
             handle: RawHandle(handle),
             timed,
-            stream: stream.handle() as usize,
+            stream,
             number: cuda.0.recorded.fetch_add(1, Ordering::Relaxed),
             complete: AtomicBool::new(false),
             cuda,

@@ -2,6 +2,7 @@
 
 use libloading::{Library, Symbol};
 
+use super::everywhere::RecordContext;
 use super::gather::MemcpyBatch;
 use crate::driver::loader_says;
 use crate::error::{Error, Result};
@@ -17,6 +18,8 @@ pub(super) struct Probe {
     pub(super) elapsed_time: ElapsedTime,
     /// Drivers of 12.8 and newer have it.
     pub(super) memcpy_batch: Option<MemcpyBatch>,
+    /// Drivers of 12.5 and newer have it.
+    pub(super) record_context: Option<RecordContext>,
     /// Keeps the symbols valid.
     _library: Library,
 }
@@ -121,10 +124,13 @@ fn load() -> Result<Probe> {
         *unsafe { library.get::<ElapsedTime>(b"cuEventElapsedTime") }.map_err(missing)?;
     // SAFETY: the symbol has had this signature since 12.8, where it was introduced.
     let memcpy_batch = unsafe { library.get::<MemcpyBatch>(b"cuMemcpyBatchAsync") };
+    // SAFETY: the symbol has had this signature since 12.5, where it was introduced.
+    let record_context = unsafe { library.get::<RecordContext>(b"cuCtxRecordEvent") };
     Ok(Probe {
         version,
         elapsed_time,
         memcpy_batch: memcpy_batch.ok().map(|symbol| *symbol),
+        record_context: record_context.ok().map(|symbol| *symbol),
         _library: library,
     })
 }

@@ -234,6 +234,7 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
         if let Some(refused) = self.epoch.refuses(true, patience) {
             return refused;
         }
+        self.queue.target().device().inner.sweep_with_batch();
         let next = self.advance(patience);
         // Last, with the batch in hand and everything ready sent. (While enough is on its way, workers are not woken: what they would
         // make in the room that there is would not be waited for.)

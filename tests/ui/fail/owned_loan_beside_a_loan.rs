@@ -1,0 +1,14 @@
+//~ ERROR E0505
+//~ says: cannot move out of `weights` because it is borrowed
+
+use pinfeed::{Batch, Device, Result, Tensor};
+
+fn main() -> Result<()> {
+    let device = Device::cpu();
+    let stream = device.stream()?;
+    let weights = Tensor::<f32>::zeros(&[4]).to_device(&device, true)?;
+    let scoped = weights.on(&stream)?;
+    let owned = weights.lend(&stream)?; //~ HERE
+    drop((scoped, owned));
+    Ok(())
+}

@@ -1,0 +1,12 @@
+use pinfeed::{Batch, Device, Result, Tensor};
+
+fn main() -> Result<()> {
+    let device = Device::cpu();
+    let stream = device.stream()?;
+    let weights = Tensor::<f32>::zeros(&[4]).to_device(&device, true)?;
+    let scoped = weights.on(&stream)?;
+    drop(scoped);
+    let owned = weights.lend(&stream)?;
+    drop(owned);
+    Ok(())
+}

@@ -1,0 +1,11 @@
+use pinfeed::{Batch, Device, Result, Tensor};
+
+fn main() -> Result<()> {
+    let device = Device::cpu();
+    let stream = device.stream()?;
+    let weights = Tensor::<f32>::zeros(&[4]).to_device(&device, true)?;
+    let loan = weights.lend(&stream)?;
+    let host = loan.into_tensor().to_host(true)?;
+    drop(host);
+    Ok(())
+}
