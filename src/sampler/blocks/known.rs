@@ -9,10 +9,8 @@ use crate::sync::{Arc, Mutex, OnceLock};
 /// How many indices of a track are computed together. A permutation is a key of up to 32 rounds, and then a few nanoseconds a sample.
 const CHUNK: usize = 64;
 
-/// Of how many positions of the order such chunks are kept, of all tracks together: workers and announcements are at different places, a batch apart
-/// each. Where they are farther apart, they take each other's chunks away, and an index costs as much as a chunk: sixteen workers got 0.03 of
-/// the rows that one gets, when 6 batches of 1,024 had a place. It takes 1 MiB.
-const WINDOW: u64 = 128 << 10;
+/// How many such chunks of a track are kept: workers and announcements are at different places of it.
+const CHUNKS: usize = 4;
 
 /// How many epochs' tracks are kept: those of the epoch that the program is at, of the next, which begins early, and of the one behind
 /// that, which a cache asks for.
@@ -23,10 +21,8 @@ const EPOCHS: usize = 3;
 pub(super) struct Known {
     pub(super) row: Row,
     epochs: Mutex<VecDeque<Arc<Epoch>>>,
-    /// By track.
+    /// By track. Taken if it is free: a thread that finds another there computes its index by itself.
     next: Box<[Mutex<Chunks>]>,
-    /// How many chunks of a track are kept.
-    chunks: usize,
 }
 
 /// The tracks of an epoch, as far as they were asked for.
@@ -35,8 +31,8 @@ pub(super) struct Epoch {
     tracks: Box<[OnceLock<Arc<Track>>]>,
 }
 
-/// Chunks of a track, each in the place that its number has. Empty until the track is asked for.
-type Chunks = Box<[Chunk]>;
+/// Chunks of a track, each in the place that its number has.
+type Chunks = Option<Box<[Chunk; CHUNKS]>>;
 
 #[derive(Clone, Copy)]
 struct Chunk {
@@ -80,7 +76,6 @@ impl Known {
         Known {
             epochs: Mutex::default(),
             next: (0..row.tracks()).map(|_| Mutex::default()).collect(),
-            chunks: (WINDOW / row.tracks()).div_ceil(CHUNK as u64).max(4) as usize,
             row,
         }
     }
@@ -101,11 +96,13 @@ impl Known {
         let tracks = self.row.tracks();
         let (track, place) = (position % tracks, position / tracks);
         let (number, at) = (place / CHUNK as u64, (place % CHUNK as u64) as usize);
-        let mut chunks = self.next[track as usize].lock();
-        if chunks.is_empty() {
-            *chunks = vec![Chunk::NONE; self.chunks].into_boxed_slice();
-        }
-        let chunk = &mut chunks[number as usize % self.chunks];
+        let Some(mut chunks) = self.next[track as usize].try_lock() else {
+            let mut index = [0];
+            self.of_track(epoch, track, place, &mut index);
+            return index[0];
+        };
+        let chunks = chunks.get_or_insert_with(|| Box::new([Chunk::NONE; CHUNKS]));
+        let chunk = &mut chunks[number as usize % CHUNKS];
         if (chunk.epoch, chunk.number) != (epoch, number) {
             self.of_track(epoch, track, number * CHUNK as u64, &mut chunk.indices);
             (chunk.epoch, chunk.number) = (epoch, number);
