@@ -23,7 +23,7 @@ use crate::tensor::{DType, Element, Shape};
 /// A device tensor, lent for reading for as long as the owner of the loan likes: it may be kept, and dropped on any thread.
 ///
 /// [`DeviceTensor::lend`] makes one. It owns the tensor, and so its block of device memory, or its buffer at a fixed address, and the
-/// device. For several owners, put it into an [`Arc`](std::sync::Arc). A loan for a scope is [`DeviceTensor::on`].
+/// device. For several owners, put it into an [`Arc`]. A loan for a scope is [`DeviceTensor::on`].
 ///
 /// # Synchronization
 ///
@@ -97,8 +97,8 @@ pub struct OwnedLoanMut<T: Element> {
 ///
 /// Drop it when all work that uses the memory has been *launched*, on streams of the device's context. (That it is done is what the event
 /// is for.) Until a sweep, memory that is adrift is in use for the pool: batches that need it are told so by
-/// [`Error::DeviceBudget`](crate::Error::DeviceBudget), and those that need a buffer at a fixed address by
-/// [`Error::Buffers`](crate::Error::Buffers). Work on another device's streams, or on the host, is not covered.
+/// [`Error::DeviceBudget`], and those that need a buffer at a fixed address by
+/// [`Error::Buffers`]. Work on another device's streams, or on the host, is not covered.
 ///
 /// If it was the last holder of the device, a thread of its own gives the device back. How long the batch was processed is not measured.
 ///
