@@ -159,7 +159,8 @@ impl<S: BlockSource> Blocked<S> {
     /// Sets how many blocks are fetched ahead of those whose samples are being loaded; as many as
     /// [`with_in_flight`](Blocked::with_in_flight) by default.
     ///
-    /// With 0, a block is fetched when its first sample is announced, twice `with_in_flight` samples before it is loaded.
+    /// With 0, a block is fetched when its first sample is announced, twice `with_in_flight` samples before it is loaded; 4,096 before, at least,
+    /// where blocks are [tables](BlockSource::table).
     pub fn with_blocks_ahead(self, blocks: usize) -> Blocked<S> {
         self.limited(|limits| limits.ahead = Some(blocks))
     }

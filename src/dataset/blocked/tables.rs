@@ -51,14 +51,12 @@ impl<S: BlockSource> Blocked<S> {
             let columns = table.columns.iter();
             columns.for_each(|column| column.fetch_ahead(*row));
         };
-        tables.iter().take(RUNS_AHEAD).for_each(&fetch_ahead);
+        tables.iter().take(RUNS_AHEAD).for_each(fetch_ahead);
         let (mut given, mut taken) = (0, 0);
         for ((table, _), run) in tables.iter().zip(&runs) {
-            tables
-                .iter()
-                .skip(taken + RUNS_AHEAD)
-                .take(1)
-                .for_each(&fetch_ahead);
+            if let Some(next) = tables.get(taken + RUNS_AHEAD) {
+                fetch_ahead(next);
+            }
             if !give(table.columns, &rows[given..given + run.count]) {
                 break;
             }

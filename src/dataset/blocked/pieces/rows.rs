@@ -28,7 +28,7 @@ impl<F: Clone> Pieces<F> {
                 break;
             };
             if !(self.is_good)(fetched) {
-                break; // the one that gets it says why
+                break; // the thread that gets it says why
             }
             let own = rest
                 .iter()
