@@ -31,7 +31,7 @@ struct Shards {
 
 struct Held {
     samples: Range<u64>,
-    rows: Option<TensorDataset<(Tensor<u8>, Tensor<i64>)>>,
+    rows: Option<Rows>,
     held: Arc<Mutex<(usize, usize)>>,
 }
 
@@ -108,8 +108,10 @@ impl BlockSource for Shards {
     }
 }
 
+type Rows = TensorDataset<(Tensor<u8>, Tensor<i64>)>;
+
 /// Samples as a table.
-fn rows(samples: &Range<u64>) -> Result<TensorDataset<(Tensor<u8>, Tensor<i64>)>, BoxError> {
+fn rows(samples: &Range<u64>) -> Result<Rows, BoxError> {
     let (mut content, mut labels, mut shape) = (Vec::new(), Vec::new(), vec![0]);
     for index in samples.clone() {
         let (bytes, label) = sample(index)?;

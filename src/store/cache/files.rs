@@ -70,14 +70,25 @@ impl Disk {
         if let Some(around) = self.folder.parent() {
             fs::create_dir_all(around)?;
         }
-        let mut builder = DirBuilder::new();
-        #[cfg(unix)]
-        std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-        match builder.create(&self.folder) {
+        match private_folder().create(&self.folder) {
             Err(_) if self.folder.is_dir() => Ok(()),
             made => made,
         }
     }
+}
+
+#[cfg(unix)]
+fn private_folder() -> DirBuilder {
+    use std::os::unix::fs::DirBuilderExt;
+    let mut builder = DirBuilder::new();
+    builder.mode(0o700);
+    builder
+}
+
+/// A folder inherits who may read it.
+#[cfg(not(unix))]
+fn private_folder() -> DirBuilder {
+    DirBuilder::new()
 }
 
 impl Files for Disk {
