@@ -5,6 +5,7 @@ use std::marker::PhantomData;
 
 mod column;
 mod download;
+mod hand_over;
 mod launch;
 
 use super::block::{DeviceBlock, Uses};

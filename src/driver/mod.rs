@@ -273,6 +273,44 @@ impl Driver {
         }
     }
 
+    /// Enqueues a copy from device memory to device memory, which another allocator may have made.
+    ///
+    /// # Safety
+    ///
+    /// As [`copy`](Driver::copy); source and destination must not overlap.
+    pub(crate) unsafe fn copy_on_device(
+        &self,
+        stream: &RawStream,
+        from: u64,
+        to: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        match (self, stream) {
+            // SAFETY: the caller's contract is the backend's.
+            (Driver::Cpu(driver), RawStream::Cpu(stream)) => unsafe {
+                driver.copy_on_device(stream, from, to, bytes)
+            },
+            #[cfg(feature = "cuda")]
+            // SAFETY: likewise.
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => unsafe {
+                driver.copy_on_device(stream, from, to, bytes)
+            },
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
+    /// Whether the stream's work goes into a graph now, instead of being done.
+    pub(crate) fn is_capturing(&self, stream: &RawStream) -> Result<bool> {
+        match (self, stream) {
+            (Driver::Cpu(_), RawStream::Cpu(_)) => Ok(false),
+            #[cfg(feature = "cuda")]
+            (Driver::Cuda(driver), RawStream::Cuda(stream)) => driver.is_capturing(stream),
+            #[cfg(feature = "cuda")]
+            _ => Err(self.foreign("stream")),
+        }
+    }
+
     /// Enqueues the copies of scattered rows, which become contiguous on the device.
     ///
     /// # Safety

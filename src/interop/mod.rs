@@ -18,6 +18,5 @@ pub mod candle;
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "it takes handles and addresses of cudarc's")]
 pub mod cudarc;
-#[cfg(feature = "cuda")]
-#[expect(unsafe_code, reason = "it takes handles")]
+#[expect(unsafe_code, reason = "it takes handles and addresses")]
 pub mod raw;

@@ -2,7 +2,7 @@
 //! way.
 
 use super::mixing::MixupDraw;
-use crate::device::DeviceTensor;
+use crate::device::{DeviceTensor, Stream};
 use crate::driver::Normalizing;
 use crate::error::{Error, Result};
 use crate::tensor::Float;
@@ -159,6 +159,36 @@ impl DeviceTensor<u8> {
         normalize: &Normalize,
         mix: &MixupDraw,
     ) -> Result<DeviceTensor<F>> {
+        let (shape, kernel) = self.normalizing::<F>(call, normalize, mix)?;
+        // SAFETY: the kernel reads the bytes of that many pictures, and writes as many elements as the shape has.
+        unsafe { self.launch(&shape, kernel) }
+    }
+
+    /// As [`normalize_mixed`](DeviceTensor::normalize_mixed), into memory of another allocator: `interop::raw::normalize_to`.
+    ///
+    /// # Safety
+    ///
+    /// As `DeviceTensor::launch_into`, for as many elements of `F` as the tensor has bytes.
+    pub(crate) unsafe fn normalize_into<F: Float>(
+        &self,
+        normalize: &Normalize,
+        mix: &MixupDraw,
+        to: u64,
+        stream: &Stream,
+    ) -> Result<()> {
+        let (_, kernel) = self.normalizing::<F>("normalize_to", normalize, mix)?;
+        // SAFETY: the kernel reads the bytes of that many pictures, and writes an element for each of them; the rest is the caller's contract.
+        unsafe { self.launch_into("normalize_to", to, stream, kernel) }
+    }
+
+    /// The shape of the result, and the kernel that makes it, of two addresses: it reads as many bytes as this tensor has, and writes as many
+    /// elements of `F`.
+    fn normalizing<F: Float>(
+        &self,
+        call: &'static str,
+        normalize: &Normalize,
+        mix: &MixupDraw,
+    ) -> Result<([usize; 4], impl FnOnce(u64, u64) -> Normalizing + use<F>)> {
         let [images, height, width, 3] = self.shape()[..] else {
             let reason = format!(
                 "takes pictures of shape [n, height, width, 3], and this tensor has {}",
@@ -169,23 +199,23 @@ impl DeviceTensor<u8> {
         let mixture = mix
             .mixture(height, width)
             .map_err(|reason| Error::option(call, reason))?;
-        let shape = match normalize.channels_last {
+        let channels_last = normalize.channels_last;
+        let shape = match channels_last {
             true => [images, height, width, 3],
             false => [images, 3, height, width],
         };
         let (scale, bias) = normalize.scale_and_bias();
-        let kernel = |from, to| Normalizing {
+        let kernel = move |from, to| Normalizing {
             from,
             to,
             images: images as u64,
             pixels: (height * width) as u64,
             dtype: F::DTYPE,
-            channels_last: normalize.channels_last,
+            channels_last,
             scale,
             bias,
             mixture,
         };
-        // SAFETY: the kernel reads the bytes of that many pictures, and writes as many elements as the shape has.
-        unsafe { self.launch(&shape, kernel) }
+        Ok((shape, kernel))
     }
 }

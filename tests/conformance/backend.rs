@@ -146,6 +146,47 @@ impl Backend {
     }
 }
 
+/// Memory that another allocator made: on the CPU device a vector, on a GPU the driver's own. It holds 0xEE at first.
+pub struct Foreign {
+    pub address: u64,
+    bytes: usize,
+    is_cuda: bool,
+}
+
+impl Foreign {
+    pub fn new(backend: &Backend, bytes: usize) -> Foreign {
+        let is_cuda = backend.is_cuda();
+        let address = match is_cuda {
+            #[cfg(feature = "cuda")]
+            true => cuda::allocate(bytes, 0xEE),
+            _ => {
+                let words = vec![u128::from_ne_bytes([0xEE; 16]); bytes.div_ceil(16)];
+                Box::leak(words.into_boxed_slice()).as_mut_ptr() as u64
+            }
+        };
+        Foreign {
+            address,
+            bytes,
+            is_cuda,
+        }
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        match self.is_cuda {
+            #[cfg(feature = "cuda")]
+            true => cuda::free(self.address),
+            _ => {
+                let words = self.address as *mut u128;
+                let words = std::ptr::slice_from_raw_parts_mut(words, self.bytes.div_ceil(16));
+                // SAFETY: the box of `new`; the tests wait for all that used it.
+                drop(unsafe { Box::from_raw(words) });
+            }
+        }
+    }
+}
+
 #[cfg(feature = "cuda")]
 mod cuda {
     use std::sync::Arc;
@@ -216,6 +257,22 @@ mod cuda {
             // SAFETY: the kernel takes these four, and touches memory that loans keep for this stream.
             unsafe { launch.launch(one_block()) }.unwrap();
         }
+    }
+
+    /// Memory of device 0, by the driver itself.
+    pub fn allocate(bytes: usize, value: u8) -> u64 {
+        let _current = CudaContext::new(0).unwrap();
+        // SAFETY: the context is current.
+        let address = unsafe { cudarc::driver::result::malloc_sync(bytes.max(1)) }.unwrap();
+        // SAFETY: there are as many bytes, and nothing else uses them.
+        unsafe { cudarc::driver::result::memset_d8_sync(address, value, bytes) }.unwrap();
+        address
+    }
+
+    pub fn free(address: u64) {
+        let _current = CudaContext::new(0).unwrap();
+        // SAFETY: it is of `allocate`; freeing waits for what uses it.
+        unsafe { cudarc::driver::result::free_sync(address) }.unwrap();
     }
 
     fn one_block() -> LaunchConfig {

@@ -22,6 +22,7 @@ mod devices;
 mod early;
 mod epochs;
 mod gathered;
+mod hand_over;
 mod listed;
 mod loaders;
 mod mixing;
@@ -86,6 +87,7 @@ fn main() -> ExitCode {
         loaders::TESTS,
         epochs::TESTS,
         gathered::TESTS,
+        hand_over::TESTS,
         listed::TESTS,
         parts::TESTS,
         normalize::TESTS,

@@ -212,6 +212,22 @@ impl Cpu {
         Ok(())
     }
 
+    /// # Safety
+    ///
+    /// As `Driver::copy_on_device`.
+    pub(super) unsafe fn copy_on_device(
+        &self,
+        stream: &CpuStream,
+        from: u64,
+        to: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        self.may_fail("copy")?;
+        // SAFETY: the caller's contract: both are valid, and nothing else uses them, until the copy is done.
+        unsafe { stream.copy(from, to, bytes) };
+        Ok(())
+    }
+
     /// The CPU copies equally fast from any memory, so staging would only add a copy.
     pub(super) fn staging_chunk_bytes(&self) -> Option<usize> {
         let hostility = self.0.hostility.as_ref();

@@ -442,6 +442,37 @@ impl Cuda {
             }
         }
     }
+
+    /// # Safety
+    ///
+    /// As `Driver::copy_on_device`.
+    pub(super) unsafe fn copy_on_device(
+        &self,
+        stream: &CuStream,
+        from: u64,
+        to: u64,
+        bytes: usize,
+    ) -> Result<()> {
+        let _entered = self.enter()?;
+        // SAFETY: the caller's contract: both are valid, and nothing else uses them, until the copy is done.
+        let result = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream.handle()) };
+        self.check("cuMemcpyDtoDAsync", result)
+    }
+
+    /// Whether the stream is being captured. Of the legacy default stream, whether another stream of the context that waits for it is: that
+    /// one's capture goes on.
+    pub(super) fn is_capturing(&self, stream: &CuStream) -> Result<bool> {
+        let _entered = self.enter()?;
+        let mut status = sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+        // SAFETY: the handle is alive, and the call writes one number.
+        match unsafe { sys::cuStreamIsCapturing(stream.handle(), &mut status) } {
+            CUresult::CUDA_ERROR_STREAM_CAPTURE_IMPLICIT => Ok(true),
+            result => {
+                self.check("cuStreamIsCapturing", result)?;
+                Ok(status != sys::CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE)
+            }
+        }
+    }
 }
 
 impl CudaShared {
