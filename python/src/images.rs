@@ -5,12 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use pinfeed::dataset::Pass;
 use pinfeed::image::{
-    ColorJitter, ImageFolder, ImageTransform, Interpolation, LazyImage, RandAugment, RandomErasing,
+    ColorJitter, ImageFolder, ImageTransform, Interpolation, RandAugment, RandomErasing,
     RandomResizedCrop, RandomRotation,
 };
-use pinfeed::{BoxError, Dataset, SampleRng};
+use pinfeed::Dataset;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -18,7 +17,7 @@ use crate::erased::AnyLoader;
 use crate::errors::{OrRaise, say};
 use crate::options::Options;
 use crate::picture::{Finish, FinishedImage, Pixel, PixelTable, PixelType};
-use crate::source::{PySource, Source, Values, loader_of};
+use crate::source::{Adapted, PySource, Source, Values, loader_of};
 use crate::value::{Finishing, Value};
 
 /// What is done to each picture.
@@ -149,70 +148,16 @@ struct Pictures {
     finish: Option<Finish>,
 }
 
-/// Its samples, with `f` for the pictures.
-struct With<S, F> {
-    folder: ImageFolder,
-    f: F,
-    sample_bytes: Option<usize>,
-    sample: std::marker::PhantomData<fn() -> S>,
-}
-
-impl<S, F> Dataset for With<S, F>
-where
-    S: Send + 'static,
-    F: Fn(LazyImage, i64) -> S + Send + Sync + 'static,
-{
-    type Sample = S;
-
-    fn len(&self) -> u64 {
-        self.folder.len()
-    }
-
-    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<S, BoxError> {
-        let (image, label) = self.folder.get(index, rng)?;
-        Ok((self.f)(image, label))
-    }
-
-    fn describe(&self, index: u64) -> Option<String> {
-        self.folder.describe(index)
-    }
-
-    fn lookahead(&self) -> usize {
-        self.folder.lookahead()
-    }
-
-    fn will_need(&self, indices: &[u64], pass: Pass) {
-        self.folder.will_need(indices, pass);
-    }
-
-    fn sample_bytes(&self) -> Option<usize> {
-        self.sample_bytes
-    }
-
-    fn fingerprint(&self) -> u32 {
-        self.folder.fingerprint()
-    }
-}
-
 impl Pictures {
-    fn with<S, F>(&self, f: F) -> With<S, F> {
-        With {
-            folder: self.folder.clone(),
-            f,
-            sample_bytes: None,
-            sample: std::marker::PhantomData,
-        }
-    }
-
     fn finished<P: Pixel>(&self, finish: &Finish) -> impl Dataset<Sample = (FinishedImage<P>, i64)> + use<P> {
         let table = Arc::new(PixelTable::<P>::new(finish));
-        let mut with = self.with(move |image, label| {
+        let mut adapted = Adapted::new(self.folder.clone(), move |(image, label)| {
             let table = Arc::clone(&table);
             (FinishedImage { image, table }, label)
         });
         let bytes = |bytes: usize| (bytes - size_of::<i64>()) * size_of::<P>() + size_of::<i64>();
-        with.sample_bytes = self.folder.sample_bytes().map(bytes);
-        with
+        adapted.sample_bytes = self.folder.sample_bytes().map(bytes);
+        adapted
     }
 }
 
@@ -223,7 +168,7 @@ impl Source for Pictures {
 
     fn values(&self, on_device: bool) -> Values {
         let finishing = Finishing::new(self.finish.as_ref(), on_device);
-        Arc::new(self.with(move |image, label| {
+        Arc::new(Adapted::new(self.folder.clone(), move |(image, label)| {
             Value::Tuple(vec![Value::Picture(image, finishing.clone()), Value::Int(label)])
         }))
     }

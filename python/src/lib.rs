@@ -6,6 +6,7 @@
 //!
 //! One law: the program's Python runs on whichever thread loads a sample, attached, and with no lock of ours held.
 
+#[expect(unsafe_code, reason = "it copies into memory of torch's")]
 mod device;
 mod erased;
 mod errors;
@@ -14,15 +15,19 @@ mod images;
 mod incoming;
 mod kind;
 mod loader;
+mod machine;
 mod options;
 #[expect(unsafe_code, reason = "it exports buffers to Python")]
 mod outgoing;
 mod own;
 mod picture;
 mod sampler;
+mod shards;
 mod source;
+mod table;
 #[expect(unsafe_code, reason = "it keeps thread states of the interpreter's")]
 mod thread;
+mod tokens;
 mod tree;
 mod value;
 mod world;
@@ -36,14 +41,23 @@ mod _pinfeed {
     #[pymodule_export]
     use super::loader::{PyEpoch, PyLoader, PyStats, at_exit};
     #[pymodule_export]
+    use super::machine::machine;
+    #[pymodule_export]
     use super::own::{changed_source, own_source, sample_seed};
     #[pymodule_export]
     use super::sampler::PySampler;
     #[pymodule_export]
+    use super::shards::shard_source;
+    #[pymodule_export]
     use super::source::PySource;
+    #[pymodule_export]
+    use super::table::{PyArray, named_arrays, npy, table_source};
+    #[pymodule_export]
+    use super::tokens::token_windows;
     #[pymodule_export]
     use super::world::world_from_env;
 
     #[pymodule_export]
+    #[expect(non_upper_case_globals, reason = "Python's name")]
     const __version__: &str = env!("CARGO_PKG_VERSION");
 }

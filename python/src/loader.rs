@@ -9,6 +9,7 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::device::{TorchDevice, device_object};
 use crate::erased::{AnyEpoch, AnyEpochs, AnyLoader, Handed};
 use crate::errors::{OrRaise, exception, say};
 use crate::options::Options;
@@ -30,6 +31,10 @@ static LIVING: Mutex<Vec<Weak<Shared>>> = Mutex::new(Vec::new());
 pub(crate) struct Shared {
     state: Mutex<State>,
     output: Output,
+    /// Where batches go.
+    device: Option<TorchDevice>,
+    /// What copies a batch to page-locked memory of torch's.
+    pins: Option<Py<PyAny>>,
     has_workers: bool,
     /// The next epoch is prepared while the last batches of one are used.
     prepares: bool,
@@ -203,6 +208,27 @@ impl PyLoader {
             None => true,
         };
         let options = Options::new(options)?;
+        let device = match &options.device {
+            None => None,
+            Some(_) if options.output != Output::Torch => {
+                return Err(say(
+                    py,
+                    "OptionError",
+                    "device: batches on a GPU are torch tensors, so it needs torch, and no output=\"numpy\"",
+                ));
+            }
+            Some(device) => Some(TorchDevice::new(py, device.clone(), options.ordinal)?),
+        };
+        let pins = match options.pins && device.is_none() {
+            false => None,
+            true if options.output != Output::Torch => {
+                return Err(say(py, "OptionError", "pin_memory: page-locked memory is torch's, so it needs torch, and no output=\"numpy\""));
+            }
+            true => {
+                let pin = py.import("torch.utils.data._utils.pin_memory")?;
+                Some(pin.getattr("pin_memory")?.unbind())
+            }
+        };
         let source = Arc::clone(&source.get().0);
         let function = options.collate_fn.as_ref().map(|function| function.clone_ref(py));
         // Workers may need the interpreter while they start.
@@ -218,6 +244,8 @@ impl PyLoader {
                 iterators: Vec::new(),
             }),
             output: options.output,
+            device,
+            pins,
             has_workers: options.num_workers != Some(0),
             prepares,
             process: std::process::id(),
@@ -367,6 +395,20 @@ impl PyEpoch {
         Ok(asked)
     }
 
+    /// The batch as Python has it.
+    fn object(&self, py: Python<'_>, batch: Handed) -> PyResult<Py<PyAny>> {
+        let shared = &self.shared;
+        let batch = match (batch, &shared.device) {
+            (Handed::Host(tree), _) => host_object(py, tree, shared.output)?,
+            (Handed::Device(tree), Some(device)) => device_object(py, tree, device)?,
+            (Handed::Device(_), None) => return Err(say(py, "Error", "a batch came from a device that the loader has not")),
+        };
+        match &shared.pins {
+            Some(pin) => pin.call1(py, (batch,)),
+            None => Ok(batch.unbind()),
+        }
+    }
+
     fn put(&self, py: Python<'_>, place: Place) {
         if let Some(closed) = self.slot.put(place) {
             py.detach(|| dispose(closed, PATIENCE));
@@ -395,11 +437,7 @@ impl PyEpoch {
                 TryNext::NotYet => {}
                 TryNext::Batch(Ok(batch)) => {
                     self.put(py, Place::Here(epoch));
-                    return match batch {
-                        Handed::Host(tree) => host_object(py, tree, self.shared.output),
-                        Handed::Device(tree) => crate::device::device_object(py, tree, self.shared.output),
-                    }
-                    .map(|batch| Some(batch.unbind()));
+                    return self.object(py, batch).map(Some);
                 }
                 TryNext::Batch(Err(error)) => {
                     self.put(py, Place::Here(epoch));

@@ -1,6 +1,6 @@
 //! A loader's options, as `pinfeed.DataLoader` checked them.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pinfeed::collate::Collate;
@@ -13,12 +13,17 @@ use pyo3::types::PyDict;
 use crate::errors::{OrRaise, say};
 use crate::outgoing::Output;
 use crate::sampler::PySampler;
+use crate::thread::lock;
 
 /// The options.
 pub(crate) struct Options {
     pub(crate) batch_size: usize,
     pub(crate) num_workers: Option<usize>,
     pub(crate) device: Option<Device>,
+    /// The device's number.
+    pub(crate) ordinal: usize,
+    /// Batches on the host go to page-locked memory of torch's.
+    pub(crate) pins: bool,
     /// How many batches are on the device ahead of the one that the program has.
     pub(crate) depth: usize,
     pub(crate) output: Output,
@@ -52,6 +57,25 @@ where
         let reason = error.value(py).str().map_or_else(|_| String::new(), |text| text.to_string());
         say(py, "OptionError", &format!("{name}={}: {reason}", shown(&value)))
     })
+}
+
+/// A CUDA device. All loaders of the process share it, with its rings, and it stays until the process ends.
+fn opened(py: Python<'_>, ordinal: usize) -> PyResult<Device> {
+    static DEVICES: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
+    let known = |devices: &[(usize, Device)]| {
+        let mut devices = devices.iter();
+        devices.find(|(other, _)| *other == ordinal).map(|(_, device)| device.clone())
+    };
+    if let Some(device) = known(&lock(&DEVICES)) {
+        return Ok(device);
+    }
+    let device = py.detach(|| Device::cuda(ordinal)).or_raise(py)?;
+    let mut devices = lock(&DEVICES);
+    if let Some(device) = known(&devices) {
+        return Ok(device); // another thread was faster
+    }
+    devices.push((ordinal, device.clone()));
+    Ok(device)
 }
 
 fn shown(value: &Bound<'_, PyAny>) -> String {
@@ -101,8 +125,10 @@ impl Options {
             num_workers: get(options, "num_workers")?,
             device: match device {
                 None => None,
-                Some(ordinal) => Some(py.detach(|| Device::cuda(ordinal)).or_raise(py)?),
+                Some(ordinal) => Some(opened(py, ordinal)?),
             },
+            ordinal: device.unwrap_or_default(),
+            pins: get(options, "pin_memory")?,
             depth: get(options, "depth")?,
             output: Output::named(py, &get::<String>(options, "output")?)?,
             collate_fn: get(options, "collate_fn")?,

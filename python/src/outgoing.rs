@@ -1,6 +1,6 @@
 //! Batches as Python objects: torch tensors, or NumPy arrays, over the batch's own memory.
 
-use std::ffi::{CStr, c_int};
+use std::ffi::c_int;
 
 use pyo3::exceptions::{PyBufferError, PyMemoryError};
 use pyo3::ffi;
@@ -301,10 +301,4 @@ pub(crate) fn host_object<'py>(
     output: Output,
 ) -> PyResult<Bound<'py, PyAny>> {
     object_of(py, tree, &mut |leaf| array_of(py, leaf.tensor, leaf.kind, output))
-}
-
-/// A format, for messages.
-#[allow(dead_code)]
-pub(crate) fn format_name(format: &CStr) -> String {
-    format.to_string_lossy().into_owned()
 }

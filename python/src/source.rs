@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use pinfeed::collate::{Arena, Collate, Stack};
-use pinfeed::dataset::{ConcatDataset, Subset};
+use pinfeed::dataset::{ConcatDataset, Pass, Subset};
 use pinfeed::rng::RngKey;
+use pinfeed::sampler::{Blocks, Openings};
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
@@ -13,6 +14,7 @@ use pyo3::types::PyList;
 use crate::erased::{AnyLoader, Indexed};
 use crate::errors::{OrRaise, exception, run};
 use crate::incoming::value_of;
+use crate::kind::{HostTensor, each};
 use crate::options::Options;
 use crate::outgoing::{Output, array_of};
 use crate::tree::{HostLeaf, IntoTree, Tree};
@@ -88,7 +90,7 @@ fn placed(value: Value, arena: &mut Arena) -> Result<Tree<HostLeaf>, BoxError> {
     };
     Ok(match value {
         Value::Tensor(tensor, kind) => Tree::Leaf(HostLeaf {
-            tensor: crate::kind::each!(tensor, HostTensor, tensor => {
+            tensor: each!(tensor, HostTensor, tensor => {
                 let mut own = arena.zeros(tensor.shape())?;
                 let elements = own.as_mut_slice().ok_or("a new tensor is not shared")?;
                 elements.copy_from_slice(tensor.as_slice());
@@ -114,7 +116,6 @@ fn placed(value: Value, arena: &mut Arena) -> Result<Tree<HostLeaf>, BoxError> {
         Value::Picture(..) => return Err("a collate_fn returned a picture".into()),
     })
 }
-use crate::kind::HostTensor;
 
 /// A data set's samples as Python objects.
 struct AsObjects {
@@ -146,19 +147,19 @@ impl Dataset for AsObjects {
         self.values.lookahead()
     }
 
-    fn will_need(&self, indices: &[u64], pass: pinfeed::dataset::Pass) {
+    fn will_need(&self, indices: &[u64], pass: Pass) {
         self.values.will_need(indices, pass);
     }
 
-    fn pass_ended(&self, pass: pinfeed::dataset::Pass) {
+    fn pass_ended(&self, pass: Pass) {
         self.values.pass_ended(pass);
     }
 
-    fn blocks(&self) -> Option<Arc<pinfeed::sampler::Blocks>> {
+    fn blocks(&self) -> Option<Arc<Blocks>> {
         self.values.blocks()
     }
 
-    fn pass_began(&self, openings: pinfeed::sampler::Openings, pass: pinfeed::dataset::Pass) {
+    fn pass_began(&self, openings: Openings, pass: Pass) {
         self.values.pass_began(openings, pass);
     }
 }
@@ -217,6 +218,117 @@ pub(crate) fn sample_object<'py>(
             dict.into_any()
         }
     })
+}
+
+/// A data set whose samples are changed by a function of ours, which cannot fail.
+pub(crate) struct Adapted<D, S, F> {
+    inside: D,
+    f: F,
+    /// As `Dataset::sample_bytes`.
+    pub(crate) sample_bytes: Option<usize>,
+    sample: std::marker::PhantomData<fn() -> S>,
+}
+
+impl<D: Dataset, S, F: Fn(D::Sample) -> S> Adapted<D, S, F> {
+    pub(crate) fn new(inside: D, f: F) -> Adapted<D, S, F> {
+        Adapted {
+            inside,
+            f,
+            sample_bytes: None,
+            sample: std::marker::PhantomData,
+        }
+    }
+}
+
+impl<D, S, F> Dataset for Adapted<D, S, F>
+where
+    D: Dataset,
+    S: Send + 'static,
+    F: Fn(D::Sample) -> S + Send + Sync + 'static,
+{
+    type Sample = S;
+
+    fn len(&self) -> u64 {
+        self.inside.len()
+    }
+
+    fn get(&self, index: u64, rng: &mut SampleRng) -> Result<S, BoxError> {
+        self.inside.get(index, rng).map(&self.f)
+    }
+
+    fn get_many(&self, indices: &[u64], rngs: &mut [SampleRng]) -> Vec<Result<S, BoxError>> {
+        let got = self.inside.get_many(indices, rngs).into_iter();
+        got.map(|sample| sample.map(&self.f)).collect()
+    }
+
+    fn at_once(&self) -> usize {
+        self.inside.at_once()
+    }
+
+    fn describe(&self, index: u64) -> Option<String> {
+        self.inside.describe(index)
+    }
+
+    fn lookahead(&self) -> usize {
+        self.inside.lookahead()
+    }
+
+    fn will_need(&self, indices: &[u64], pass: Pass) {
+        self.inside.will_need(indices, pass);
+    }
+
+    fn pass_began(&self, openings: Openings, pass: Pass) {
+        self.inside.pass_began(openings, pass);
+    }
+
+    fn pass_ended(&self, pass: Pass) {
+        self.inside.pass_ended(pass);
+    }
+
+    fn blocks(&self) -> Option<Arc<Blocks>> {
+        self.inside.blocks()
+    }
+
+    fn sample_bytes(&self) -> Option<usize> {
+        self.sample_bytes
+    }
+
+    fn fingerprint(&self) -> u32 {
+        self.inside.fingerprint()
+    }
+}
+
+/// A data set whose samples have types that are known.
+pub(crate) struct Native<D: Dataset> {
+    dataset: Arc<D>,
+    value: fn(D::Sample) -> Value,
+}
+
+impl<D: Dataset> Native<D> {
+    pub(crate) fn new(dataset: D, value: fn(D::Sample) -> Value) -> Native<D> {
+        Native {
+            dataset: Arc::new(dataset),
+            value,
+        }
+    }
+}
+
+impl<D: Dataset> Source for Native<D>
+where
+    Stack: Collate<D::Sample>,
+    <Stack as Collate<D::Sample>>::Batch: IntoTree,
+{
+    fn len(&self) -> u64 {
+        self.dataset.len()
+    }
+
+    fn values(&self, _: bool) -> Values {
+        Arc::new(Adapted::new(Arc::clone(&self.dataset), self.value))
+    }
+
+    fn build(&self, options: &Options) -> pinfeed::Result<Box<dyn AnyLoader>> {
+        loader_of(Arc::clone(&self.dataset), options)
+    }
 }
 
 /// A data set, as `pinfeed`'s classes hold it.

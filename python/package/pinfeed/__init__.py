@@ -16,7 +16,19 @@ Workers are threads of Rust's: nothing is forked or pickled, and what is not you
 import atexit as _atexit
 
 from . import _pinfeed, samplers, transforms
-from ._datasets import ConcatDataset, Dataset, ImageFolder, Subset, random_split
+from ._datasets import (
+    ConcatDataset,
+    Dataset,
+    ImageFolder,
+    Subset,
+    TensorDataset,
+    TokenDataset,
+    WebDataset,
+    npy,
+    npz,
+    random_split,
+    safetensors,
+)
 from ._errors import (
     ClosedError,
     CollateError,
@@ -33,10 +45,11 @@ from ._errors import (
     StateError,
 )
 from ._loader import DataLoader, World
-from ._pinfeed import Stats, sample_seed
+from ._pinfeed import Array, Stats, sample_seed
 
 __version__ = _pinfeed.__version__
 __all__ = [
+    "Array",
     "ClosedError",
     "CollateError",
     "ConcatDataset",
@@ -56,8 +69,14 @@ __all__ = [
     "StateError",
     "Stats",
     "Subset",
+    "TensorDataset",
+    "TokenDataset",
+    "WebDataset",
     "World",
+    "npy",
+    "npz",
     "random_split",
+    "safetensors",
     "sample_seed",
     "samplers",
     "transforms",

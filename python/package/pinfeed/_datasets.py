@@ -9,7 +9,21 @@ from . import _pinfeed
 from ._errors import OptionError
 from .transforms import Compose, _Step
 
-__all__ = ["ConcatDataset", "Dataset", "ImageFolder", "MappedDataset", "OwnDataset", "Subset", "random_split"]
+__all__ = [
+    "ConcatDataset",
+    "Dataset",
+    "ImageFolder",
+    "MappedDataset",
+    "OwnDataset",
+    "Subset",
+    "TensorDataset",
+    "TokenDataset",
+    "WebDataset",
+    "npy",
+    "npz",
+    "random_split",
+    "safetensors",
+]
 
 
 class Dataset:
@@ -165,6 +179,79 @@ class ImageList(ImageFolder):
         self.root = ""
         self.transform = transform
         self._of(_pinfeed._Folder.from_list([(path, str(label)) for path, label in files]), transform, exif_orientation)
+
+
+class TensorDataset(Dataset):
+    """Rows of arrays: sample ``i`` is row ``i`` of each. NumPy arrays (memory-mapped ones, too), torch tensors, what ``pinfeed.npy`` opens,
+    and anything else with a buffer. Nothing is copied, so do not write to the arrays while a loader reads them."""
+
+    def __init__(self, *arrays: Any) -> None:
+        self.tensors = arrays
+        self._source = _pinfeed.table_source(list(arrays))
+
+
+def npy(path: str | os.PathLike[str]) -> Any:
+    """The array of an ``.npy`` file, mapped into memory, for ``TensorDataset``."""
+    return _pinfeed.npy(os.fspath(path))
+
+
+def npz(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The arrays of an ``.npz`` file, by name, for ``TensorDataset``."""
+    return dict(_pinfeed.named_arrays(os.fspath(path), "npz"))
+
+
+def safetensors(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The tensors of a safetensors file, mapped into memory, by name, for ``TensorDataset``."""
+    return dict(_pinfeed.named_arrays(os.fspath(path), "safetensors"))
+
+
+class TokenDataset(Dataset):
+    """Windows of a file of tokens, mapped into memory: samples are (inputs, targets), ``length`` tokens each, as ``int64``; the targets are
+    the inputs one token later.
+
+    ``format`` is ``"raw"`` (nanoGPT's ``train.bin``), ``"llm.c"`` or ``"megatron"`` (of the ``.bin`` and the ``.idx``, give either).
+    ``stride`` is how many tokens after the one before a window begins: ``length`` by default.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        length: int,
+        *,
+        dtype: str = "uint16",
+        format: str = "raw",
+        stride: int | None = None,
+    ) -> None:
+        self.path = os.fspath(path)
+        name = getattr(dtype, "__name__", None) or str(dtype)
+        self._source = _pinfeed.token_windows(self.path, format, name.removeprefix("torch."), length, stride)
+
+
+class WebDataset(Dataset):
+    """WebDataset tar shards, with an index: ``"train/imagenet-{000000..000146}.tar"``, in one global order, resumed exactly.
+
+    Samples are tuples of ``fields``. A field is an extension, or several of which each sample has one (``"jpg;png"``). It becomes a picture
+    (jpg, png, webp, ..), which ``transform`` changes; a number (cls, id); a string (txt, or ``"__key__"``); what ``json.loads`` makes of it
+    (json); an array (npy); otherwise ``bytes``. With ``shuffle=True``, a loader reads whole parts of shards, several at once, and mixes them.
+    ``keep_index`` is a folder for the shards' index, so that the next run need not read their headers.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        fields: Sequence[str] = ("jpg;jpeg;png;webp", "cls"),
+        transform: Any = None,
+        *,
+        keep_index: str | os.PathLike[str] | None = None,
+        skip_incomplete: bool = False,
+    ) -> None:
+        native, function = _transform(transform)
+        if function is not None:
+            raise OptionError("transform: it is one of pinfeed.transforms here; `WebDataset(..).map(function)` gets the whole sample")
+        if isinstance(fields, str):
+            raise OptionError(f"fields={fields!r}: it is a list or tuple of fields")
+        keep = None if keep_index is None else os.fspath(keep_index)
+        self._source = _pinfeed.shard_source(os.fspath(url), list(fields), native, keep, skip_incomplete)
 
 
 class Subset(Dataset):
