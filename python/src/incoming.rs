@@ -1,6 +1,6 @@
 //! What Python objects become as samples.
 
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::sync::Arc;
 
 use pinfeed::Tensor;
@@ -47,14 +47,13 @@ pub(crate) fn tensor_of_buffer(
 ) -> PyResult<(HostTensor, Kind)> {
     let py = object.py();
     let view = PyMemoryView::from(object)?;
+    if view.getattr(pyo3::intern!(py, "ndim"))?.extract::<usize>()? == 0 {
+        return scalar_of(&view, kind); // (PyO3's buffers have a shape)
+    }
     let buffer = PyUntypedBuffer::get(&view)?;
     let own = Kind::of_format(buffer.format(), buffer.item_size());
     let Some(kind) = kind.or(own) else {
-        return Err(PyTypeError::new_err(format!(
-            "an array of format {:?} has no place in a batch: bool, int8 to int64, uint8 to uint64, float16, float32 and float64 have, in this \
-             machine's byte order. Convert it by `astype`, or give the loader a collate_fn",
-            buffer.format().to_string_lossy()
-        )));
+        return Err(no_place(&buffer.format().to_string_lossy()));
     };
     let shape = buffer.shape().to_vec();
     let bytes = buffer.len_bytes();
@@ -73,6 +72,26 @@ pub(crate) fn tensor_of_buffer(
         _view: view.unbind(),
     };
     Ok((tensor(exported, &shape, kind)?, kind))
+}
+
+fn no_place(format: &str) -> PyErr {
+    PyTypeError::new_err(format!(
+        "an array of format {format:?} has no place in a batch: bool, int8 to int64, uint8 to uint64, float16, float32 and float64 have, in this \
+         machine's byte order. Convert it by `astype`, or give the loader a collate_fn"
+    ))
+}
+
+/// The number that a buffer without dimensions has.
+fn scalar_of(view: &Bound<'_, PyMemoryView>, kind: Option<Kind>) -> PyResult<(HostTensor, Kind)> {
+    let py = view.py();
+    let format: String = view.getattr(pyo3::intern!(py, "format"))?.extract()?;
+    let item_bytes = view.getattr(pyo3::intern!(py, "itemsize"))?.extract()?;
+    let own = CString::new(format.as_str()).ok();
+    let own = own.and_then(|format| Kind::of_format(&format, item_bytes));
+    let Some(kind) = kind.or(own) else {
+        return Err(no_place(&format));
+    };
+    Ok((tensor(copied(py, view, item_bytes)?, &[], kind)?, kind))
 }
 
 /// A copy of a buffer's bytes, row-major.
