@@ -68,7 +68,10 @@ pub(crate) fn device_object<'py>(
     object_of(py, tree, &mut |leaf| {
         let finish = leaf.finish;
         let (shape, kind) = match &finish {
-            None => (each!(&leaf.tensor, AnyDeviceTensor, tensor => tensor.shape().to_vec()), leaf.kind),
+            None => (
+                each!(&leaf.tensor, AnyDeviceTensor, tensor => tensor.shape().to_vec()),
+                leaf.kind,
+            ),
             Some(finish) => {
                 let shape = each!(&leaf.tensor, AnyDeviceTensor, tensor => tensor.shape().to_vec());
                 let kind = match finish.pixel_type {
@@ -84,8 +87,15 @@ pub(crate) fn device_object<'py>(
                 }
             }
         };
-        let theirs = torch(py)?.empty(py, &shape, kind, &[("device", device.name.bind(py).clone())])?;
-        let to: u64 = theirs.call_method0(pyo3::intern!(py, "data_ptr"))?.extract()?;
+        let theirs = torch(py)?.empty(
+            py,
+            &shape,
+            kind,
+            &[("device", device.name.bind(py).clone())],
+        )?;
+        let to: u64 = theirs
+            .call_method0(pyo3::intern!(py, "data_ptr"))?
+            .extract()?;
         let done = match (&finish, &leaf.tensor) {
             (None, tensor) => each!(tensor, AnyDeviceTensor, tensor => {
                 // SAFETY: torch just made the memory, for as many elements of this size, on this device and in this stream's order, where no other
@@ -110,7 +120,11 @@ pub(crate) fn device_object<'py>(
                 }
             }
             (Some(_), _) => {
-                return Err(say(py, "Error", "pictures that are no bytes are normalized"));
+                return Err(say(
+                    py,
+                    "Error",
+                    "pictures that are no bytes are normalized",
+                ));
             }
         };
         match done {

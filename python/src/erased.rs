@@ -166,7 +166,9 @@ fn map<T, U>(next: TryNext<Result<T>>, f: impl FnOnce(T) -> U) -> TryNext<Result
 
 impl<B: IntoTree> AnyEpoch for Epoch<'static, B> {
     fn next(&mut self, timeout: Duration) -> TryNext<Result<Handed>> {
-        map(self.next_timeout(timeout), |batch| Handed::Host(batch.into_tree()))
+        map(self.next_timeout(timeout), |batch| {
+            Handed::Host(batch.into_tree())
+        })
     }
 
     fn number(&self) -> u64 {

@@ -20,7 +20,10 @@ pub(crate) struct Raised {
 
 impl Raised {
     pub(crate) fn new(py: Python<'_>, error: PyErr) -> Raised {
-        let name = error.get_type(py).name().map_or_else(|_| "an exception".to_owned(), |name| name.to_string());
+        let name = error
+            .get_type(py)
+            .name()
+            .map_or_else(|_| "an exception".to_owned(), |name| name.to_string());
         let text = match error.value(py).str() {
             Ok(text) if text.is_empty().unwrap_or(true) => name,
             Ok(text) => format!("{name}: {text}"),
@@ -56,7 +59,9 @@ pub(crate) fn run<R>(f: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, Box
 
 fn module(py: Python<'_>) -> PyResult<&Bound<'_, PyModule>> {
     static MODULE: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
-    let module = MODULE.get_or_try_init(py, || Ok::<_, PyErr>(py.import("pinfeed._errors")?.unbind()))?;
+    let module = MODULE.get_or_try_init(py, || {
+        Ok::<_, PyErr>(py.import("pinfeed._errors")?.unbind())
+    })?;
     Ok(module.bind(py))
 }
 
@@ -105,10 +110,13 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         let note = note.strip_suffix(&raised.text).unwrap_or(&note);
         let note = note.trim_end_matches([':', ' ']);
         let own = raised.error.clone_ref(py);
-        let _ = own.value(py).call_method1(pyo3::intern!(py, "add_note"), (format!("pinfeed: {note}"),));
+        let _ = own
+            .value(py)
+            .call_method1(pyo3::intern!(py, "add_note"), (format!("pinfeed: {note}"),));
         // (It would end the program's `for` loop, as if there were no more batches.)
         if own.is_instance_of::<PyStopIteration>(py) {
-            let error = PyRuntimeError::new_err(format!("pinfeed: {note}: it raised StopIteration"));
+            let error =
+                PyRuntimeError::new_err(format!("pinfeed: {note}: it raised StopIteration"));
             error.set_cause(py, Some(own));
             return error;
         }
@@ -120,12 +128,18 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         Error::InvalidOption { .. } => "OptionError",
         Error::Sample(..) | Error::SamplePanicked(..) | Error::TooManyBad { .. } => "SampleError",
         Error::TimedOut(_) => "SampleTimeout",
-        Error::Collate(_) | Error::CollateFn { .. } | Error::CollatePanicked { .. } | Error::Stack(_) | Error::Shape(_) | Error::OwnedBytes { .. } => {
-            "CollateError"
-        }
+        Error::Collate(_)
+        | Error::CollateFn { .. }
+        | Error::CollatePanicked { .. }
+        | Error::Stack(_)
+        | Error::Shape(_)
+        | Error::OwnedBytes { .. } => "CollateError",
         Error::Io { source, .. } if not_found(source) => "NotFoundError",
         Error::Io { .. } | Error::Write { .. } => "FileError",
-        Error::DataSet { .. } | Error::Source(_) | Error::Iterable { .. } | Error::IterablePanicked { .. } => "DataSetError",
+        Error::DataSet { .. }
+        | Error::Source(_)
+        | Error::Iterable { .. }
+        | Error::IterablePanicked { .. } => "DataSetError",
         Error::State { .. } => "StateError",
         Error::CannotWait { .. } => "ForkError",
         Error::NoDriver { .. }

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use half::{bf16, f16};
+use pinfeed::Dataset;
 use pinfeed::image::{
     ColorJitter, ImageFolder, ImageTransform, Interpolation, RandAugment, RandomErasing,
     RandomResizedCrop, RandomRotation,
 };
-use pinfeed::Dataset;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -28,7 +28,11 @@ pub(crate) struct PyTransform {
 }
 
 /// An operation: its name, and its numbers.
-fn add(plan: ImageTransform, name: &str, operation: &Bound<'_, PyTuple>) -> PyResult<ImageTransform> {
+fn add(
+    plan: ImageTransform,
+    name: &str,
+    operation: &Bound<'_, PyTuple>,
+) -> PyResult<ImageTransform> {
     let number = |place: usize| operation.get_item(place)?.extract::<f64>();
     let size = |place: usize| operation.get_item(place)?.extract::<usize>();
     Ok(match name {
@@ -57,7 +61,10 @@ fn add(plan: ImageTransform, name: &str, operation: &Bound<'_, PyTuple>) -> PyRe
         "random_grayscale" => plan.random_grayscale(number(1)?),
         "random_rotation" => plan.random_rotation(RandomRotation::new(number(1)?..=number(2)?)),
         "rand_augment" => plan.rand_augment(
-            RandAugment::new().with_num_ops(size(1)?).with_magnitude(size(2)?).with_num_magnitude_bins(size(3)?),
+            RandAugment::new()
+                .with_num_ops(size(1)?)
+                .with_magnitude(size(2)?)
+                .with_num_magnitude_bins(size(3)?),
         ),
         "random_erasing" => plan.random_erasing(
             RandomErasing::new()
@@ -66,7 +73,13 @@ fn add(plan: ImageTransform, name: &str, operation: &Bound<'_, PyTuple>) -> PyRe
                 .with_ratio(number(4)?..=number(5)?)
                 .with_value(operation.get_item(6)?.extract()?),
         ),
-        other => return Err(say(operation.py(), "Error", &format!("there is no operation {other}"))),
+        other => {
+            return Err(say(
+                operation.py(),
+                "Error",
+                &format!("there is no operation {other}"),
+            ));
+        }
     })
 }
 
@@ -91,7 +104,9 @@ impl PyTransform {
                 return Err(say(
                     py,
                     "OptionError",
-                    &format!("interpolation={other:?}: it is \"nearest\", \"bilinear\", \"bicubic\" or \"lanczos\""),
+                    &format!(
+                        "interpolation={other:?}: it is \"nearest\", \"bilinear\", \"bicubic\" or \"lanczos\""
+                    ),
                 ));
             }
         };
@@ -107,7 +122,9 @@ impl PyTransform {
             plan = match added {
                 Ok(added) => added?,
                 Err(panic) => {
-                    let reason = panic.downcast_ref::<String>().map_or("it is out of range", String::as_str);
+                    let reason = panic
+                        .downcast_ref::<String>()
+                        .map_or("it is out of range", String::as_str);
                     return Err(say(py, "OptionError", &format!("{name}: {reason}")));
                 }
             };
@@ -125,7 +142,9 @@ impl PyTransform {
                         return Err(say(
                             py,
                             "OptionError",
-                            &format!("dtype={other:?}: pixels become \"float32\", \"float16\" or \"bfloat16\", or stay \"uint8\""),
+                            &format!(
+                                "dtype={other:?}: pixels become \"float32\", \"float16\" or \"bfloat16\", or stay \"uint8\""
+                            ),
                         ));
                     }
                 },
@@ -149,7 +168,10 @@ struct Pictures {
 }
 
 impl Pictures {
-    fn finished<P: Pixel>(&self, finish: &Finish) -> impl Dataset<Sample = (FinishedImage<P>, i64)> + use<P> {
+    fn finished<P: Pixel>(
+        &self,
+        finish: &Finish,
+    ) -> impl Dataset<Sample = (FinishedImage<P>, i64)> + use<P> {
         let table = Arc::new(PixelTable::<P>::new(finish));
         let mut adapted = Adapted::new(self.folder.clone(), move |(image, label)| {
             let table = Arc::clone(&table);
@@ -169,7 +191,10 @@ impl Source for Pictures {
     fn values(&self, on_device: bool) -> Values {
         let finishing = Finishing::new(self.finish.as_ref(), on_device);
         Arc::new(Adapted::new(self.folder.clone(), move |(image, label)| {
-            Value::Tuple(vec![Value::Picture(image, finishing.clone()), Value::Int(label)])
+            Value::Tuple(vec![
+                Value::Picture(image, finishing.clone()),
+                Value::Int(label),
+            ])
         }))
     }
 
@@ -177,7 +202,9 @@ impl Source for Pictures {
         if options.device.is_some() {
             let finish = self.finish.clone().map(Arc::new);
             let loader = options.build(pinfeed::DataLoader::builder(self.folder.clone()))?;
-            return Ok(Box::new(crate::erased::Indexed::new(loader, options).finished_by(finish)));
+            return Ok(Box::new(
+                crate::erased::Indexed::new(loader, options).finished_by(finish),
+            ));
         }
         match &self.finish {
             None => loader_of(self.folder.clone(), options),
@@ -199,13 +226,17 @@ impl PyFolder {
     /// Class folders in `root`.
     #[staticmethod]
     fn open(py: Python<'_>, root: PathBuf) -> PyResult<PyFolder> {
-        py.detach(|| ImageFolder::open(root)).or_raise(py).map(PyFolder)
+        py.detach(|| ImageFolder::open(root))
+            .or_raise(py)
+            .map(PyFolder)
     }
 
     /// A list in a text file.
     #[staticmethod]
     fn open_list(py: Python<'_>, list: PathBuf) -> PyResult<PyFolder> {
-        py.detach(|| ImageFolder::open_list(list)).or_raise(py).map(PyFolder)
+        py.detach(|| ImageFolder::open_list(list))
+            .or_raise(py)
+            .map(PyFolder)
     }
 
     /// Paths and classes.
@@ -215,7 +246,11 @@ impl PyFolder {
     }
 
     fn with_classes(&self, py: Python<'_>, classes: Vec<String>) -> PyResult<PyFolder> {
-        self.0.clone().with_classes(classes).or_raise(py).map(PyFolder)
+        self.0
+            .clone()
+            .with_classes(classes)
+            .or_raise(py)
+            .map(PyFolder)
     }
 
     fn classes(&self) -> Vec<String> {
@@ -236,10 +271,18 @@ impl PyFolder {
 
     /// The data set of its pictures.
     #[pyo3(signature = (transform, exif_orientation))]
-    fn source(&self, transform: Option<&Bound<'_, PyTransform>>, exif_orientation: bool) -> PySource {
+    fn source(
+        &self,
+        transform: Option<&Bound<'_, PyTransform>>,
+        exif_orientation: bool,
+    ) -> PySource {
         let transform = transform.map(Bound::get);
         let plan = transform.map_or_else(ImageTransform::new, |transform| transform.plan.clone());
-        let folder = self.0.clone().with_transform(plan).with_exif_orientation(exif_orientation);
+        let folder = self
+            .0
+            .clone()
+            .with_transform(plan)
+            .with_exif_orientation(exif_orientation);
         PySource(Arc::new(Pictures {
             folder,
             finish: transform.and_then(|transform| transform.finish.clone()),

@@ -47,7 +47,11 @@ pub(crate) fn tensor_of_buffer(
 ) -> PyResult<(HostTensor, Kind)> {
     let py = object.py();
     let view = PyMemoryView::from(object)?;
-    if view.getattr(pyo3::intern!(py, "ndim"))?.extract::<usize>()? == 0 {
+    if view
+        .getattr(pyo3::intern!(py, "ndim"))?
+        .extract::<usize>()?
+        == 0
+    {
         return scalar_of(&view, kind); // (PyO3's buffers have a shape)
     }
     let buffer = PyUntypedBuffer::get(&view)?;

@@ -217,5 +217,7 @@ fn make_own<T: Element>(tensor: &mut Tensor<T>) -> *mut u8 {
     }
     tensor
         .as_mut_slice()
-        .map_or(std::ptr::null_mut(), |elements| elements.as_mut_ptr().cast())
+        .map_or(std::ptr::null_mut(), |elements| {
+            elements.as_mut_ptr().cast()
+        })
 }

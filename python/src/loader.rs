@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use pinfeed::loader::{LoaderState, Stats, TryNext};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -113,7 +113,11 @@ impl Shared {
     fn close(&self, patience: Duration) {
         let (loader, epochs, iterators) = {
             let mut state = lock(&self.state);
-            (state.loader.take(), state.epochs.take(), std::mem::take(&mut state.iterators))
+            (
+                state.loader.take(),
+                state.epochs.take(),
+                std::mem::take(&mut state.iterators),
+            )
         };
         let slots = iterators.iter().filter_map(Weak::upgrade);
         let taken: Vec<Place> = slots.map(|slot| slot.close()).collect();
@@ -129,7 +133,11 @@ impl Shared {
 }
 
 fn closed(py: Python<'_>) -> PyErr {
-    say(py, "ClosedError", "the loader is closed: `with` has ended, close() was called, or the interpreter is exiting")
+    say(
+        py,
+        "ClosedError",
+        "the loader is closed: `with` has ended, close() was called, or the interpreter is exiting",
+    )
 }
 
 impl Drop for Shared {
@@ -202,7 +210,11 @@ pub(crate) struct PyLoader(Arc<Shared>);
 #[pymethods]
 impl PyLoader {
     #[new]
-    fn new(py: Python<'_>, source: &Bound<'_, PySource>, options: &Bound<'_, PyDict>) -> PyResult<PyLoader> {
+    fn new(
+        py: Python<'_>,
+        source: &Bound<'_, PySource>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<PyLoader> {
         let prepares = match options.get_item("prepare_next")? {
             Some(prepares) => prepares.extract()?,
             None => true,
@@ -222,7 +234,11 @@ impl PyLoader {
         let pins = match options.pins && device.is_none() {
             false => None,
             true if options.output != Output::Torch => {
-                return Err(say(py, "OptionError", "pin_memory: page-locked memory is torch's, so it needs torch, and no output=\"numpy\""));
+                return Err(say(
+                    py,
+                    "OptionError",
+                    "pin_memory: page-locked memory is torch's, so it needs torch, and no output=\"numpy\"",
+                ));
             }
             true => {
                 let pin = py.import("torch.utils.data._utils.pin_memory")?;
@@ -230,7 +246,10 @@ impl PyLoader {
             }
         };
         let source = Arc::clone(&source.get().0);
-        let function = options.collate_fn.as_ref().map(|function| function.clone_ref(py));
+        let function = options
+            .collate_fn
+            .as_ref()
+            .map(|function| function.clone_ref(py));
         // Workers may need the interpreter while they start.
         let loader = py.detach(|| match function {
             Some(function) => collated(source.objects(options.output), function, &options),
@@ -295,7 +314,9 @@ impl PyLoader {
             if state.epochs.is_none() && state.next == number + 1 {
                 state.epochs = epochs;
             }
-            state.iterators.retain(|iterator| iterator.strong_count() > 0);
+            state
+                .iterators
+                .retain(|iterator| iterator.strong_count() > 0);
             state.iterators.push(Arc::downgrade(&slot));
         }
         drop(state);
@@ -395,13 +416,37 @@ impl PyEpoch {
         Ok(asked)
     }
 
+    /// The epoch from where it stood.
+    fn again(
+        &self,
+        py: Python<'_>,
+        epoch: Box<dyn AnyEpoch>,
+        before: &LoaderState,
+    ) -> Box<dyn AnyEpoch> {
+        let Ok(loader) = self.shared.loader(py) else {
+            return epoch;
+        };
+        py.detach(
+            || match loader.resume(before).map(|mut epochs| epochs.next()) {
+                Ok(Some(again)) => again,
+                _ => epoch,
+            },
+        )
+    }
+
     /// The batch as Python has it.
     fn object(&self, py: Python<'_>, batch: Handed) -> PyResult<Py<PyAny>> {
         let shared = &self.shared;
         let batch = match (batch, &shared.device) {
             (Handed::Host(tree), _) => host_object(py, tree, shared.output)?,
             (Handed::Device(tree), Some(device)) => device_object(py, tree, device)?,
-            (Handed::Device(_), None) => return Err(say(py, "Error", "a batch came from a device that the loader has not")),
+            (Handed::Device(_), None) => {
+                return Err(say(
+                    py,
+                    "Error",
+                    "a batch came from a device that the loader has not",
+                ));
+            }
         };
         match &shared.pins {
             Some(pin) => pin.call1(py, (batch,)),
@@ -427,6 +472,11 @@ impl PyEpoch {
         let Some(mut epoch) = self.slot.take(py)? else {
             return Ok(None);
         };
+        // (Without workers, Ctrl-C interrupts the program's own `__getitem__`: the batch is made again when it is asked for.)
+        let before = match self.shared.has_workers {
+            true => None,
+            false => Some(epoch.state()),
+        };
         // A batch that is ready costs no turn of the interpreter's. (Without workers, it would be made attached.)
         let mut next = match self.shared.has_workers {
             true => epoch.next(Duration::ZERO),
@@ -440,8 +490,14 @@ impl PyEpoch {
                     return self.object(py, batch).map(Some);
                 }
                 TryNext::Batch(Err(error)) => {
+                    let raised = exception(py, &error);
+                    if let Some(before) = &before
+                        && raised.is_instance_of::<PyKeyboardInterrupt>(py)
+                    {
+                        epoch = self.again(py, epoch, before);
+                    }
                     self.put(py, Place::Here(epoch));
-                    return Err(exception(py, &error));
+                    return Err(raised);
                 }
                 TryNext::End => {
                     let last = Last {
@@ -468,18 +524,28 @@ impl PyEpoch {
     /// Which epoch it is.
     #[getter]
     fn epoch(&self, py: Python<'_>) -> PyResult<u64> {
-        self.ask(py, |epoch| epoch.number(), |last| {
-            Some(last.state?.epoch().saturating_sub(1))
-        })
+        self.ask(
+            py,
+            |epoch| epoch.number(),
+            |last| Some(last.state?.epoch().saturating_sub(1)),
+        )
     }
 
     /// Where the run stands in this epoch.
     fn state(&self, py: Python<'_>) -> PyResult<(String, u64, u64)> {
-        self.ask(py, |epoch| shown(&epoch.state()), |last| Some(shown(&last.state?)))
+        self.ask(
+            py,
+            |epoch| shown(&epoch.state()),
+            |last| Some(shown(&last.state?)),
+        )
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<PyStats> {
-        self.ask(py, |epoch| PyStats(epoch.stats()), |last| Some(PyStats(last.stats?)))
+        self.ask(
+            py,
+            |epoch| PyStats(epoch.stats()),
+            |last| Some(PyStats(last.stats?)),
+        )
     }
 }
 
@@ -494,7 +560,10 @@ impl PyStats {
     }
 
     fn __repr__(&self) -> String {
-        format!("<pinfeed.Stats of {} samples in {} batches>", self.0.samples, self.0.batches)
+        format!(
+            "<pinfeed.Stats of {} samples in {} batches>",
+            self.0.samples, self.0.batches
+        )
     }
 
     /// How many epochs it counts.

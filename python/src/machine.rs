@@ -12,7 +12,11 @@ pub(crate) fn machine(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         ("nvjpeg", cfg!(feature = "nvjpeg")),
         ("object-store", cfg!(feature = "object-store")),
     ];
-    let built: Vec<&str> = features.iter().filter(|(_, is_there)| *is_there).map(|(name, _)| *name).collect();
+    let built: Vec<&str> = features
+        .iter()
+        .filter(|(_, is_there)| *is_there)
+        .map(|(name, _)| *name)
+        .collect();
     let (devices, why) = py.detach(|| {
         let mut devices = Vec::new();
         loop {
@@ -34,7 +38,10 @@ pub(crate) fn machine(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 fn memory_bytes() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
     let total = read("/proc/meminfo").and_then(|text| {
-        let line = text.lines().find(|line| line.starts_with("MemTotal:"))?.to_owned();
+        let line = text
+            .lines()
+            .find(|line| line.starts_with("MemTotal:"))?
+            .to_owned();
         line.split_whitespace().nth(1)?.parse::<u64>().ok()
     });
     let total = total.map_or(0, |kibibytes| kibibytes << 10);

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pinfeed::collate::Collate;
-use pinfeed::loader::{Builder, LastBatch, OnError, World, Workers};
+use pinfeed::loader::{Builder, LastBatch, OnError, Workers, World};
 use pinfeed::sampler::Sampler;
 use pinfeed::{DataLoader, Dataset, Device};
 use pyo3::prelude::*;
@@ -52,11 +52,20 @@ where
     let Some(value) = options.get_item(name)? else {
         return Err(say(py, "Error", &format!("the option {name} is missing")));
     };
-    value.extract().map_err(|error: <T as FromPyObject<'_, 'py>>::Error| {
-        let error: PyErr = error.into();
-        let reason = error.value(py).str().map_or_else(|_| String::new(), |text| text.to_string());
-        say(py, "OptionError", &format!("{name}={}: {reason}", shown(&value)))
-    })
+    value
+        .extract()
+        .map_err(|error: <T as FromPyObject<'_, 'py>>::Error| {
+            let error: PyErr = error.into();
+            let reason = error
+                .value(py)
+                .str()
+                .map_or_else(|_| String::new(), |text| text.to_string());
+            say(
+                py,
+                "OptionError",
+                &format!("{name}={}: {reason}", shown(&value)),
+            )
+        })
 }
 
 /// A CUDA device. All loaders of the process share it, with its rings, and it stays until the process ends.
@@ -64,7 +73,9 @@ fn opened(py: Python<'_>, ordinal: usize) -> PyResult<Device> {
     static DEVICES: Mutex<Vec<(usize, Device)>> = Mutex::new(Vec::new());
     let known = |devices: &[(usize, Device)]| {
         let mut devices = devices.iter();
-        devices.find(|(other, _)| *other == ordinal).map(|(_, device)| device.clone())
+        devices
+            .find(|(other, _)| *other == ordinal)
+            .map(|(_, device)| device.clone())
     };
     if let Some(device) = known(&lock(&DEVICES)) {
         return Ok(device);
@@ -79,7 +90,9 @@ fn opened(py: Python<'_>, ordinal: usize) -> PyResult<Device> {
 }
 
 fn shown(value: &Bound<'_, PyAny>) -> String {
-    value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string())
+    value
+        .repr()
+        .map_or_else(|_| "?".to_owned(), |text| text.to_string())
 }
 
 impl Options {
@@ -114,7 +127,11 @@ impl Options {
         };
         let seconds = |name: &str, seconds: f64| match Duration::try_from_secs_f64(seconds) {
             Ok(duration) => Ok(duration),
-            Err(error) => Err(say(py, "OptionError", &format!("{name}={seconds}: {error}"))),
+            Err(error) => Err(say(
+                py,
+                "OptionError",
+                &format!("{name}={seconds}: {error}"),
+            )),
         };
         let timeout: f64 = get(options, "timeout")?;
         let retry: Option<(u32, f64)> = get(options, "retry")?;
@@ -154,7 +171,10 @@ impl Options {
         })
     }
 
-    pub(crate) fn build<D, C>(&self, mut builder: Builder<D, C>) -> pinfeed::Result<Arc<DataLoader<C::Batch>>>
+    pub(crate) fn build<D, C>(
+        &self,
+        mut builder: Builder<D, C>,
+    ) -> pinfeed::Result<Arc<DataLoader<C::Batch>>>
     where
         D: Dataset,
         C: Collate<D::Sample>,

@@ -26,7 +26,11 @@ impl Output {
             "torch" => match torch(py) {
                 Ok(_) => Ok(Output::Torch),
                 Err(error) => {
-                    let error_ = say(py, "OptionError", "output=\"torch\": torch cannot be imported: `pip install torch`, or output=\"numpy\"");
+                    let error_ = say(
+                        py,
+                        "OptionError",
+                        "output=\"torch\": torch cannot be imported: `pip install torch`, or output=\"numpy\"",
+                    );
                     error_.set_cause(py, Some(error));
                     Err(error_)
                 }
@@ -34,7 +38,11 @@ impl Output {
             "numpy" => match py.import("numpy") {
                 Ok(_) => Ok(Output::Numpy),
                 Err(error) => {
-                    let error_ = say(py, "OptionError", "output=\"numpy\": NumPy cannot be imported: `pip install numpy`");
+                    let error_ = say(
+                        py,
+                        "OptionError",
+                        "output=\"numpy\": NumPy cannot be imported: `pip install numpy`",
+                    );
                     error_.set_cause(py, Some(error));
                     Err(error_)
                 }
@@ -44,7 +52,9 @@ impl Output {
             other => Err(say(
                 py,
                 "OptionError",
-                &format!("output={other:?}: it is \"torch\", \"numpy\" or \"auto\" (torch where it is installed)"),
+                &format!(
+                    "output={other:?}: it is \"torch\", \"numpy\" or \"auto\" (torch where it is installed)"
+                ),
             )),
         }
     }
@@ -54,7 +64,9 @@ fn is_installed(py: Python<'_>, name: &str) -> PyResult<bool> {
     if py.import("sys")?.getattr("modules")?.contains(name)? {
         return Ok(true);
     }
-    let spec = py.import("importlib.util")?.call_method1("find_spec", (name,))?;
+    let spec = py
+        .import("importlib.util")?
+        .call_method1("find_spec", (name,))?;
     Ok(!spec.is_none())
 }
 
@@ -78,7 +90,11 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(mut tensor: HostTensor, kind: Kind) -> PyResult<Memory> {
-        let shape: Vec<isize> = tensor.shape().iter().map(|length| *length as isize).collect();
+        let shape: Vec<isize> = tensor
+            .shape()
+            .iter()
+            .map(|length| *length as isize)
+            .collect();
         let mut strides = vec![0; shape.len()];
         let mut stride = kind.item_bytes() as isize;
         for (place, length) in shape.iter().enumerate().rev() {
@@ -88,7 +104,9 @@ impl Memory {
         let bytes = tensor.size_bytes() as isize;
         let address = tensor.make_own();
         if address.is_null() {
-            return Err(PyMemoryError::new_err("no memory for a copy of a batch's tensor"));
+            return Err(PyMemoryError::new_err(
+                "no memory for a copy of a batch's tensor",
+            ));
         }
         Ok(Memory {
             _keeper: tensor,
@@ -193,7 +211,10 @@ impl Torch {
             None => Err(say(
                 py,
                 "Error",
-                &format!("this torch has no {}: convert the samples, take a newer torch, or output=\"numpy\"", kind.name()),
+                &format!(
+                    "this torch has no {}: convert the samples, take a newer torch, or output=\"numpy\"",
+                    kind.name()
+                ),
             )),
         }
     }
@@ -223,11 +244,18 @@ pub(crate) fn array_of<'py>(
     kind: Kind,
     output: Output,
 ) -> PyResult<Bound<'py, PyAny>> {
-    debug_assert!(!tensor.is_pinned(), "no page-locked memory leaves as if it were pageable");
+    debug_assert!(
+        !tensor.is_pinned(),
+        "no page-locked memory leaves as if it were pageable"
+    );
     match output {
         Output::Numpy => {
             if kind == Kind::BF16 {
-                return Err(say(py, "Error", "NumPy has no bfloat16: take dtype=\"float32\" or \"float16\", or output=\"torch\""));
+                return Err(say(
+                    py,
+                    "Error",
+                    "NumPy has no bfloat16: take dtype=\"float32\" or \"float16\", or output=\"torch\"",
+                ));
             }
             static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
             let asarray = ASARRAY.import(py, "numpy", "asarray")?;
@@ -267,7 +295,9 @@ pub(crate) fn object_of<'py, L>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let all = |trees: Vec<Tree<L>>, leaf: &mut dyn FnMut(L) -> PyResult<Bound<'py, PyAny>>| {
         let trees = trees.into_iter();
-        trees.map(|tree| object_of(py, tree, leaf)).collect::<PyResult<Vec<_>>>()
+        trees
+            .map(|tree| object_of(py, tree, leaf))
+            .collect::<PyResult<Vec<_>>>()
     };
     Ok(match tree {
         Tree::Leaf(tensor) => leaf(tensor)?,
@@ -300,5 +330,7 @@ pub(crate) fn host_object<'py>(
     tree: Tree<HostLeaf>,
     output: Output,
 ) -> PyResult<Bound<'py, PyAny>> {
-    object_of(py, tree, &mut |leaf| array_of(py, leaf.tensor, leaf.kind, output))
+    object_of(py, tree, &mut |leaf| {
+        array_of(py, leaf.tensor, leaf.kind, output)
+    })
 }

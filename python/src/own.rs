@@ -55,7 +55,9 @@ impl Own {
         rng: &mut SampleRng,
         f: fn(&Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, BoxError> {
-        seeded(rng, || run(|py| f(&self.object.bind(py).get_item(index)?)))
+        seeded(rng, || {
+            run(|py| f(&self.object.bind(py).get_item(index)?))
+        })
     }
 
     fn items<T>(
@@ -69,7 +71,10 @@ impl Own {
         };
         let got = seeded(rng, || {
             run(|py| {
-                let items = self.object.bind(py).call_method1(pyo3::intern!(py, "__getitems__"), (indices,))?;
+                let items = self
+                    .object
+                    .bind(py)
+                    .call_method1(pyo3::intern!(py, "__getitems__"), (indices,))?;
                 let items: Vec<_> = items.try_iter()?.collect::<PyResult<_>>()?;
                 if items.len() != indices.len() {
                     return Err(pyo3::exceptions::PyValueError::new_err(format!(
@@ -79,7 +84,10 @@ impl Own {
                         indices.len()
                     )));
                 }
-                Ok(items.iter().map(|item| f(item).map_err(|error| Raised::new(py, error).into())).collect())
+                Ok(items
+                    .iter()
+                    .map(|item| f(item).map_err(|error| Raised::new(py, error).into()))
+                    .collect())
             })
         });
         match got {
@@ -87,7 +95,8 @@ impl Own {
             // Which of them failed is not known: each alone says it.
             Err(_) if indices.len() > 1 => {
                 let each = indices.iter().zip(rngs);
-                each.flat_map(|(index, rng)| self.items(&[*index], std::slice::from_mut(rng), f)).collect()
+                each.flat_map(|(index, rng)| self.items(&[*index], std::slice::from_mut(rng), f))
+                    .collect()
             }
             Err(error) => vec![Err(error)],
         }

@@ -44,7 +44,8 @@ impl Field {
         let last = first.rsplit('.').next().unwrap_or_default();
         let becomes = match last {
             "__key__" => Becomes::Key,
-            "jpg" | "jpeg" | "png" | "webp" | "ppm" | "pgm" | "pnm" | "gif" | "bmp" | "tif" | "tiff" => Becomes::Picture,
+            "jpg" | "jpeg" | "png" | "webp" | "ppm" | "pgm" | "pnm" | "gif" | "bmp" | "tif"
+            | "tiff" => Becomes::Picture,
             "cls" | "cls2" | "index" | "inx" | "id" => Becomes::Number,
             "txt" | "text" | "transcript" | "caption" => Becomes::Text,
             "json" => Becomes::Json,
@@ -57,7 +58,12 @@ impl Field {
         }
     }
 
-    fn value(&self, sample: WebSample<'_>, plan: &ImageTransform, rng: &mut SampleRng) -> Result<Value, BoxError> {
+    fn value(
+        &self,
+        sample: WebSample<'_>,
+        plan: &ImageTransform,
+        rng: &mut SampleRng,
+    ) -> Result<Value, BoxError> {
         let names = &self.names;
         Ok(match self.becomes {
             Becomes::Key => Value::Text(sample.key().to_owned()),
@@ -77,7 +83,10 @@ impl Field {
                 run(|py| value_of(&py.import("json")?.call_method1("loads", (text,))?))?
             }
             Becomes::Array => {
-                let file = FileBytes::new(format!("{}/{}.npy", sample.shard(), sample.key()), sample.shared(names)?)?;
+                let file = FileBytes::new(
+                    format!("{}/{}.npy", sample.shard(), sample.key()),
+                    sample.shared(names)?,
+                )?;
                 let array = arrays::npy(file)?;
                 let tensor: HostTensor = match array.dtype() {
                     DType::U8 => array.tensor::<u8>()?.into(),
@@ -114,18 +123,21 @@ impl Source for Shards {
 
     fn values(&self, on_device: bool) -> Values {
         let finishing = Finishing::new(self.finish.as_ref(), on_device);
-        Arc::new(Adapted::new(Arc::clone(&self.shards), move |value| match value {
-            Value::Tuple(values) => Value::Tuple(
-                values
-                    .into_iter()
-                    .map(|value| match value {
-                        Value::Picture(image, _) => Value::Picture(image, finishing.clone()),
-                        value => value,
-                    })
-                    .collect(),
-            ),
-            value => value,
-        }))
+        Arc::new(Adapted::new(
+            Arc::clone(&self.shards),
+            move |value| match value {
+                Value::Tuple(values) => Value::Tuple(
+                    values
+                        .into_iter()
+                        .map(|value| match value {
+                            Value::Picture(image, _) => Value::Picture(image, finishing.clone()),
+                            value => value,
+                        })
+                        .collect(),
+                ),
+                value => value,
+            },
+        ))
     }
 }
 

@@ -47,7 +47,10 @@ pub(crate) trait Source: Send + Sync + 'static {
 }
 
 /// A loader of samples that are stacked.
-pub(crate) fn loader_of<D: Dataset>(dataset: D, options: &Options) -> pinfeed::Result<Box<dyn AnyLoader>>
+pub(crate) fn loader_of<D: Dataset>(
+    dataset: D,
+    options: &Options,
+) -> pinfeed::Result<Box<dyn AnyLoader>>
 where
     Stack: Collate<D::Sample>,
     <Stack as Collate<D::Sample>>::Batch: IntoTree,
@@ -86,7 +89,9 @@ pub(crate) fn collated(
 fn placed(value: Value, arena: &mut Arena) -> Result<Tree<HostLeaf>, BoxError> {
     let all = |values: Vec<Value>, arena: &mut Arena| {
         let values = values.into_iter();
-        values.map(|value| placed(value, arena)).collect::<Result<Vec<_>, _>>()
+        values
+            .map(|value| placed(value, arena))
+            .collect::<Result<Vec<_>, _>>()
     };
     Ok(match value {
         Value::Tensor(tensor, kind) => Tree::Leaf(HostLeaf {
@@ -102,9 +107,15 @@ fn placed(value: Value, arena: &mut Arena) -> Result<Tree<HostLeaf>, BoxError> {
         Value::Text(text) => Tree::Texts(vec![text]),
         Value::Bytes(bytes) => Tree::Bytes(vec![bytes]),
         Value::Object(object) => Tree::Whole(object),
-        Value::Int(number) => Tree::Whole(run(|py| Ok(number.into_pyobject(py)?.into_any().unbind()))?),
-        Value::Float(number) => Tree::Whole(run(|py| Ok(number.into_pyobject(py)?.into_any().unbind()))?),
-        Value::Bool(bool) => Tree::Whole(run(|py| Ok(bool.into_pyobject(py)?.to_owned().into_any().unbind()))?),
+        Value::Int(number) => {
+            Tree::Whole(run(|py| Ok(number.into_pyobject(py)?.into_any().unbind()))?)
+        }
+        Value::Float(number) => {
+            Tree::Whole(run(|py| Ok(number.into_pyobject(py)?.into_any().unbind()))?)
+        }
+        Value::Bool(bool) => Tree::Whole(run(|py| {
+            Ok(bool.into_pyobject(py)?.to_owned().into_any().unbind())
+        })?),
         Value::List(values) => Tree::List(all(values, arena)?),
         Value::Tuple(values) => Tree::Tuple(all(values, arena)?),
         Value::Named(class, values) => Tree::Named(class, all(values, arena)?),
@@ -166,7 +177,12 @@ impl Dataset for AsObjects {
 
 /// The sample with its pictures decoded, which nobody does attached.
 pub(crate) fn decoded(value: Value) -> Result<Value, BoxError> {
-    let all = |values: Vec<Value>| values.into_iter().map(decoded).collect::<Result<Vec<_>, _>>();
+    let all = |values: Vec<Value>| {
+        values
+            .into_iter()
+            .map(decoded)
+            .collect::<Result<Vec<_>, _>>()
+    };
     Ok(match value {
         Value::Picture(image, finishing) => finishing.decoded(image)?,
         Value::List(values) => Value::List(all(values)?),
@@ -189,14 +205,22 @@ pub(crate) fn sample_object<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let all = |values: Vec<Value>| {
         let values = values.into_iter();
-        values.map(|value| sample_object(py, value, output)).collect::<PyResult<Vec<_>>>()
+        values
+            .map(|value| sample_object(py, value, output))
+            .collect::<PyResult<Vec<_>>>()
     };
     Ok(match value {
         Value::Tensor(tensor, kind) => array_of(py, tensor, kind, output)?,
         Value::Int(number) => number.into_pyobject(py)?.into_any(),
         Value::Float(number) => number.into_pyobject(py)?.into_any(),
         Value::Bool(bool) => bool.into_pyobject(py)?.to_owned().into_any(),
-        Value::Picture(..) => return Err(crate::errors::say(py, "Error", "a picture that is not decoded")),
+        Value::Picture(..) => {
+            return Err(crate::errors::say(
+                py,
+                "Error",
+                "a picture that is not decoded",
+            ));
+        }
         Value::Object(object) => object.into_bound(py),
         Value::Text(text) => text.into_pyobject(py)?.into_any(),
         Value::Bytes(bytes) => pyo3::types::PyBytes::new(py, &bytes).into_any(),
@@ -357,7 +381,9 @@ impl PySource {
             _ => len.wrapping_add_signed(index),
         };
         if place >= len {
-            return Err(PyIndexError::new_err(format!("index {index} of a data set of {len} samples")));
+            return Err(PyIndexError::new_err(format!(
+                "index {index} of a data set of {len} samples"
+            )));
         }
         let objects = self.0.objects(Output::named(py, output)?);
         let key = RngKey {
@@ -381,7 +407,9 @@ impl PySource {
     fn subset(&self, py: Python<'_>, indices: Vec<u64>) -> PyResult<PySource> {
         let len = self.0.len();
         if let Some(beyond) = indices.iter().find(|index| **index >= len) {
-            return Err(PyIndexError::new_err(format!("index {beyond} of a data set of {len} samples")));
+            return Err(PyIndexError::new_err(format!(
+                "index {beyond} of a data set of {len} samples"
+            )));
         }
         let _ = py;
         Ok(PySource(Arc::new(Part {
@@ -393,7 +421,10 @@ impl PySource {
     /// Several, one after the other.
     #[staticmethod]
     fn concat(py: Python<'_>, sources: Vec<Bound<'_, PySource>>) -> PyResult<PySource> {
-        let parts: Vec<_> = sources.iter().map(|source| Arc::clone(&source.get().0)).collect();
+        let parts: Vec<_> = sources
+            .iter()
+            .map(|source| Arc::clone(&source.get().0))
+            .collect();
         let whole = Chain { parts };
         whole.joined(false).or_raise(py)?;
         Ok(PySource(Arc::new(whole)))

@@ -53,7 +53,12 @@ impl Dataset for Rows {
     }
 
     fn sample_bytes(&self) -> Option<usize> {
-        let bytes = self.0.columns.iter().map(|(tensor, _)| tensor.size_bytes()).sum::<usize>();
+        let bytes = self
+            .0
+            .columns
+            .iter()
+            .map(|(tensor, _)| tensor.size_bytes())
+            .sum::<usize>();
         bytes.checked_div(self.0.rows as usize)
     }
 
@@ -62,7 +67,10 @@ impl Dataset for Rows {
         let mut print = Fingerprint::new();
         for (tensor, kind) in &self.0.columns {
             print.add(kind.name().as_bytes());
-            tensor.shape().iter().for_each(|length| print.add_number(*length as u64));
+            tensor
+                .shape()
+                .iter()
+                .for_each(|length| print.add_number(*length as u64));
         }
         print.finish()
     }
@@ -98,17 +106,39 @@ impl Sample for TableRow {
         for ((tensor, _), (field, _)) in self.table.columns.iter().zip(plan) {
             let at = self.index;
             match (tensor, field) {
-                (HostTensor::U8(tensor), AnyField::U8(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::I8(tensor), AnyField::I8(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::I16(tensor), AnyField::I16(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::U16(tensor), AnyField::U16(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::I32(tensor), AnyField::I32(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::U32(tensor), AnyField::U32(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::I64(tensor), AnyField::I64(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::F16(tensor), AnyField::F16(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::BF16(tensor), AnyField::BF16(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::F32(tensor), AnyField::F32(field)) => row.write(field, row_of(tensor, at))?,
-                (HostTensor::F64(tensor), AnyField::F64(field)) => row.write(field, row_of(tensor, at))?,
+                (HostTensor::U8(tensor), AnyField::U8(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::I8(tensor), AnyField::I8(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::I16(tensor), AnyField::I16(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::U16(tensor), AnyField::U16(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::I32(tensor), AnyField::I32(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::U32(tensor), AnyField::U32(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::I64(tensor), AnyField::I64(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::F16(tensor), AnyField::F16(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::BF16(tensor), AnyField::BF16(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::F32(tensor), AnyField::F32(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
+                (HostTensor::F64(tensor), AnyField::F64(field)) => {
+                    row.write(field, row_of(tensor, at))?
+                }
                 _ => return Err(CollateError::Other("a row of another table".into())),
             }
         }
@@ -204,7 +234,11 @@ impl PyArray {
     }
 
     fn __repr__(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(format!("<pinfeed.Array of {} {}>", self.array.shape(), self.dtype(py)?))
+        Ok(format!(
+            "<pinfeed.Array of {} {}>",
+            self.array.shape(),
+            self.dtype(py)?
+        ))
     }
 }
 
@@ -227,8 +261,10 @@ pub(crate) fn table_source(py: Python<'_>, columns: Vec<Bound<'_, PyAny>>) -> Py
         };
         tensors.push(tensor);
     }
-    let lengths: Vec<Option<usize>> =
-        tensors.iter().map(|(tensor, _)| tensor.shape().first().copied()).collect();
+    let lengths: Vec<Option<usize>> = tensors
+        .iter()
+        .map(|(tensor, _)| tensor.shape().first().copied())
+        .collect();
     let refused = |reason: String| Err(say(py, "OptionError", &reason));
     let Some(first) = lengths.first() else {
         return refused("TensorDataset: there is no array".into());
@@ -239,7 +275,9 @@ pub(crate) fn table_source(py: Python<'_>, columns: Vec<Bound<'_, PyAny>>) -> Py
     for (place, length) in lengths.iter().enumerate() {
         if *length != Some(rows) {
             let length = length.map_or("no".to_owned(), |length| length.to_string());
-            return refused(format!("TensorDataset: array 0 has {rows} rows, and array {place} has {length}"));
+            return refused(format!(
+                "TensorDataset: array 0 has {rows} rows, and array {place} has {length}"
+            ));
         }
     }
     Ok(PySource(Arc::new(Rows(Arc::new(Table {
@@ -257,7 +295,11 @@ pub(crate) fn npy(py: Python<'_>, path: PathBuf) -> PyResult<PyArray> {
 
 /// The arrays of an `.npz` or safetensors file, by name.
 #[pyfunction]
-pub(crate) fn named_arrays(py: Python<'_>, path: PathBuf, format: &str) -> PyResult<Vec<(String, PyArray)>> {
+pub(crate) fn named_arrays(
+    py: Python<'_>,
+    path: PathBuf,
+    format: &str,
+) -> PyResult<Vec<(String, PyArray)>> {
     let read = || match format {
         "npz" => arrays::npz(path),
         _ => arrays::safetensors(path),

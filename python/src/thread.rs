@@ -146,9 +146,31 @@ pub(crate) fn attached<R>(f: impl FnOnce(Python<'_>) -> R) -> Result<R, Exiting>
         known.is_inside.store(true, Ordering::SeqCst);
         inside.0 = Some(known);
     }
-    let done = Python::attach(f);
+    let done = Python::attach(|py| {
+        let mut stays = Stays { is_over: false };
+        let done = f(py);
+        stays.is_over = true;
+        done
+    });
     drop(inside);
     Ok(done)
+}
+
+/// Before Python 3.14, a thread that comes back to Python while the interpreter ends (it slept, and caught the interruption) is ended by
+/// `pthread_exit`, which unwinds through Rust. This stops it there: the thread stays until the process ends, as from 3.14 on.
+struct Stays {
+    is_over: bool,
+}
+
+impl Drop for Stays {
+    fn drop(&mut self) {
+        if self.is_over || std::thread::panicking() {
+            return;
+        }
+        loop {
+            std::thread::park();
+        }
+    }
 }
 
 pub(crate) fn is_exiting() -> bool {

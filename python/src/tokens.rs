@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use pinfeed::arrays::{Token, TokenFile};
 use pinfeed::Tensor;
+use pinfeed::arrays::{Token, TokenFile};
 use pyo3::prelude::*;
 
 use crate::errors::{OrRaise, say};
@@ -30,7 +30,9 @@ pub(crate) fn token_windows(
     ) -> pinfeed::Result<Arc<dyn Source>> {
         let file: TokenFile<T> = match format {
             "llm.c" => TokenFile::llm_c(path)?,
-            "megatron" => TokenFile::megatron(path.with_extension("bin"), path.with_extension("idx"))?,
+            "megatron" => {
+                TokenFile::megatron(path.with_extension("bin"), path.with_extension("idx"))?
+            }
             _ => TokenFile::raw(path)?,
         };
         let mut windows = file.windows(length)?;
@@ -40,7 +42,11 @@ pub(crate) fn token_windows(
         Ok(Arc::new(Native::new(windows.to_i64(), both)))
     }
     if !["raw", "llm.c", "megatron"].contains(&format) {
-        return Err(say(py, "OptionError", &format!("format={format:?}: it is \"raw\" (nanoGPT's), \"llm.c\" or \"megatron\"")));
+        return Err(say(
+            py,
+            "OptionError",
+            &format!("format={format:?}: it is \"raw\" (nanoGPT's), \"llm.c\" or \"megatron\""),
+        ));
     }
     let source = py.detach(|| match dtype {
         "uint16" => Some(windows::<u16>(path, format, length, stride)),
@@ -50,7 +56,11 @@ pub(crate) fn token_windows(
     });
     match source {
         Some(source) => Ok(PySource(source.or_raise(py)?)),
-        None => Err(say(py, "OptionError", &format!("dtype={dtype:?}: tokens are \"uint16\", \"uint32\" or \"int32\""))),
+        None => Err(say(
+            py,
+            "OptionError",
+            &format!("dtype={dtype:?}: tokens are \"uint16\", \"uint32\" or \"int32\""),
+        )),
     }
 }
 

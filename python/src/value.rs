@@ -121,7 +121,11 @@ impl Value {
             Value::Float(_) => Plan::Tensor(layout.field::<f64>(&[])?.into(), Kind::F64),
             Value::Bool(_) => Plan::Tensor(layout.field::<u8>(&[])?.into(), Kind::Bool),
             Value::Picture(image, finishing) => {
-                let shape = || image.shape().map_err(|error| CollateError::Load(error.into()));
+                let shape = || {
+                    image
+                        .shape()
+                        .map_err(|error| CollateError::Load(error.into()))
+                };
                 match finishing {
                     Finishing::Bytes | Finishing::Later(_) => {
                         let field = LazyImage::plan(std::iter::once(image), layout)?;
@@ -206,7 +210,8 @@ impl Value {
             (Value::Object(object), Plan::Object) => Ok(Rest::Object(object)),
             (Value::Text(text), Plan::Text) => Ok(Rest::Text(text)),
             (Value::Bytes(bytes), Plan::Bytes) => Ok(Rest::Bytes(bytes)),
-            (Value::List(values), Plan::List(plans)) | (Value::Tuple(values), Plan::Tuple(plans)) => {
+            (Value::List(values), Plan::List(plans))
+            | (Value::Tuple(values), Plan::Tuple(plans)) => {
                 Ok(Rest::Many(write_all(values, plans, row)?))
             }
             (Value::Named(class, values), Plan::Named(plans)) => {
@@ -222,7 +227,10 @@ impl Plan {
     /// What the first sample is, for an error.
     fn name(&self) -> &'static str {
         match self {
-            Plan::Tensor(field, kind) => match (kind, each!(field, AnyField, field => field.row_shape().is_empty())) {
+            Plan::Tensor(field, kind) => match (
+                kind,
+                each!(field, AnyField, field => field.row_shape().is_empty()),
+            ) {
                 (Kind::I64, true) => "an int",
                 (Kind::F64, true) => "a float",
                 (Kind::Bool, true) => "a bool",
@@ -249,7 +257,11 @@ impl Plan {
             Plan::Picture(field, finish) => {
                 let tensor: HostTensor = each!(field, AnyField, field => filled.take(field).into());
                 let kind = tensor.kind();
-                Tree::Leaf(HostLeaf { tensor, kind, finish })
+                Tree::Leaf(HostLeaf {
+                    tensor,
+                    kind,
+                    finish,
+                })
             }
             Plan::Object => Tree::Objects(filter(rests, |rest| match rest {
                 Rest::Object(object) => Some(object),
@@ -422,7 +434,9 @@ impl Finishing {
             HostTensor: From<Tensor<P>>,
         {
             let mut finished = Tensor::<P>::zeros(&table.shape(pixels.shape()));
-            let elements = finished.as_mut_slice().ok_or("a new tensor is not shared")?;
+            let elements = finished
+                .as_mut_slice()
+                .ok_or("a new tensor is not shared")?;
             table.finish(pixels.as_slice(), elements);
             let finished = HostTensor::from(finished);
             let kind = finished.kind();

@@ -6,11 +6,12 @@ import tarfile
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import pinfeed
 from pinfeed import DataLoader
+
+torch = pytest.importorskip("torch")
 
 TYPES = ["bool", "uint8", "int8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "float32", "float64"]
 

@@ -4,12 +4,13 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 from PIL import Image
 
 import pinfeed
 from pinfeed import DataLoader, ImageFolder
 from pinfeed import transforms as T
+
+torch = pytest.importorskip("torch")
 
 torchvision = pytest.importorskip("torchvision")
 V = torchvision.transforms

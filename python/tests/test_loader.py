@@ -8,10 +8,11 @@ import threading
 
 import numpy as np
 import pytest
-import torch
 
 import pinfeed
 from pinfeed import DataLoader, OptionError
+
+torch = pytest.importorskip("torch")
 
 
 def numbers(loader):
