@@ -1,10 +1,11 @@
 //! Errors as Python's exceptions. The classes are in `pinfeed/_errors.py`.
 
+use std::cell::{Cell, RefCell};
 use std::error::Error as StdError;
 use std::fmt;
 
 use pinfeed::{BoxError, Error};
-use pyo3::exceptions::{PyRuntimeError, PyStopIteration};
+use pyo3::exceptions::{PyException, PyRuntimeError, PyStopIteration};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
@@ -47,9 +48,35 @@ impl fmt::Debug for Raised {
 
 impl StdError for Raised {}
 
+thread_local! {
+    /// This thread asks for a batch, which it may have to make.
+    static ASKS: Cell<bool> = const { Cell::new(false) };
+    /// Ctrl-C, or another exception that is no `Exception`, came while it made one.
+    static INTERRUPT: RefCell<Option<PyErr>> = const { RefCell::new(None) };
+}
+
+/// Runs `f`, which asks for a batch. The second is what interrupted the program's own code meanwhile: that is no bad sample, whatever
+/// `on_error` says.
+pub(crate) fn interruptible<R>(f: impl FnOnce() -> R) -> (R, Option<PyErr>) {
+    let before = ASKS.replace(true);
+    let done = f();
+    ASKS.set(before);
+    (done, INTERRUPT.take())
+}
+
 /// Runs the program's Python on this thread.
 pub(crate) fn run<R>(f: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, BoxError> {
-    let done = thread::attached(|py| f(py).map_err(|error| Raised::new(py, error)));
+    if INTERRUPT.with_borrow(Option::is_some) {
+        return Err("interrupted".into()); // the rest of the batch is not made
+    }
+    let done = thread::attached(|py| {
+        f(py).map_err(|error| {
+            if ASKS.get() && !error.is_instance_of::<PyException>(py) {
+                INTERRUPT.set(Some(error.clone_ref(py)));
+            }
+            Raised::new(py, error)
+        })
+    });
     match done {
         Ok(Ok(done)) => Ok(done),
         Ok(Err(raised)) => Err(raised.into()),

@@ -15,6 +15,7 @@ mod images;
 mod incoming;
 mod kind;
 mod loader;
+mod logger;
 mod machine;
 mod options;
 #[expect(unsafe_code, reason = "it exports buffers to Python")]
@@ -32,10 +33,12 @@ mod tree;
 mod value;
 mod world;
 
-use pyo3::prelude::*;
+use pyo3::pymodule;
 
 #[pymodule(gil_used = false)]
 mod _pinfeed {
+    use pyo3::prelude::*;
+
     #[pymodule_export]
     use super::images::{PyFolder, PyTransform};
     #[pymodule_export]
@@ -56,6 +59,12 @@ mod _pinfeed {
     use super::tokens::token_windows;
     #[pymodule_export]
     use super::world::world_from_env;
+
+    #[pymodule_init]
+    fn begin(_module: &Bound<'_, PyModule>) -> PyResult<()> {
+        super::logger::begin();
+        Ok(())
+    }
 
     #[pymodule_export]
     #[expect(non_upper_case_globals, reason = "Python's name")]

@@ -5,13 +5,13 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 use pinfeed::loader::{LoaderState, Stats, TryNext};
-use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::device::{TorchDevice, device_object};
 use crate::erased::{AnyEpoch, AnyEpochs, AnyLoader, Handed};
-use crate::errors::{OrRaise, exception, say};
+use crate::errors::{OrRaise, exception, interruptible, say};
 use crate::options::Options;
 use crate::outgoing::{Output, host_object};
 use crate::source::{PySource, collated};
@@ -477,8 +477,8 @@ impl PyEpoch {
             true => None,
             false => Some(epoch.state()),
         };
-        // A batch that is ready costs no turn of the interpreter's. (Without workers, it would be made attached.)
-        let mut next = match self.shared.has_workers {
+        // A batch that is ready costs no turn of the interpreter's. (Without workers, it would be made attached; and for a device, copies are enqueued.)
+        let mut next = match self.shared.has_workers && self.shared.device.is_none() {
             true => epoch.next(Duration::ZERO),
             false => TryNext::NotYet,
         };
@@ -490,14 +490,8 @@ impl PyEpoch {
                     return self.object(py, batch).map(Some);
                 }
                 TryNext::Batch(Err(error)) => {
-                    let raised = exception(py, &error);
-                    if let Some(before) = &before
-                        && raised.is_instance_of::<PyKeyboardInterrupt>(py)
-                    {
-                        epoch = self.again(py, epoch, before);
-                    }
                     self.put(py, Place::Here(epoch));
-                    return Err(raised);
+                    return Err(exception(py, &error));
                 }
                 TryNext::End => {
                     let last = Last {
@@ -517,7 +511,16 @@ impl PyEpoch {
                 self.put(py, Place::Here(epoch));
                 return Err(closed(py));
             }
-            (next, epoch) = py.detach(move || (epoch.next(TICK), epoch));
+            let interrupt;
+            ((next, interrupt), epoch) =
+                py.detach(move || (interruptible(|| epoch.next(TICK)), epoch));
+            if let Some(interrupt) = interrupt {
+                if let Some(before) = &before {
+                    epoch = self.again(py, epoch, before);
+                }
+                self.put(py, Place::Here(epoch));
+                return Err(interrupt);
+            }
         }
     }
 

@@ -23,9 +23,10 @@ def test_the_interpreter_ends_while_workers_are_busy(run_program, what, expected
     assert out == ("" if what == "raises" else "end 3\n")
 
 
+@pytest.mark.parametrize("on_error", ["fail", "skip", "replace"])
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_ctrl_c_comes_at_once_and_loses_nothing(run_program, num_workers):
-    status, out, err = run_program("interrupted.py", num_workers)
+def test_ctrl_c_comes_at_once_and_loses_nothing(run_program, num_workers, on_error):
+    status, out, err = run_program("interrupted.py", num_workers, on_error)
     assert status == 0, err
     assert out == "3 [0, 1, 2, 3, 4, 5]\n"
 

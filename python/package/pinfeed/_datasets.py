@@ -32,7 +32,7 @@ class Dataset:
     A loader reads it with threads that need no Python. Data sets pickle by the arguments that they were made with.
     """
 
-    _source: Any
+    _source: _pinfeed._Source
     _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
@@ -119,6 +119,8 @@ class ImageFolder(Dataset):
     ``exif_orientation`` turns pictures as their cameras were held; torchvision does not.
     """
 
+    _folder: _pinfeed._Folder
+
     def __init__(
         self,
         root: str | os.PathLike[str],
@@ -135,7 +137,7 @@ class ImageFolder(Dataset):
         folder = _pinfeed._Folder.open(self.root)
         self._of(folder if classes is None else folder.with_classes(list(classes)), transform, exif_orientation)
 
-    def _of(self, folder: Any, transform: Any, exif_orientation: bool) -> None:
+    def _of(self, folder: _pinfeed._Folder, transform: Any, exif_orientation: bool) -> None:
         native, function = _transform(transform)
         self._folder = folder
         self._source = folder.source(native, exif_orientation)

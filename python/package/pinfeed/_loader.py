@@ -196,7 +196,8 @@ class DataLoader:
             raise OptionError("batch_size=None: batches are made here. Iterate over the data set itself for single samples")
         if not isinstance(batch_size, int) or batch_size < 1:
             raise OptionError(f"batch_size={batch_size!r}: it is a positive number of samples")
-        if isinstance(num_workers, str) and num_workers != "auto" or isinstance(num_workers, int) and num_workers < 0:
+        workers = None if num_workers == "auto" else num_workers
+        if isinstance(workers, str) or (workers is not None and workers < 0):
             raise OptionError(f"num_workers={num_workers!r}: it is a number of threads, or \"auto\"")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
             raise OptionError("batch_sampler: it says what each batch has, so leave batch_size, shuffle, sampler and drop_last out")
@@ -206,7 +207,6 @@ class DataLoader:
             raise OptionError(f"timeout={timeout!r} needs workers: the thread that waits is the one that loads")
         if drop_last and last_batch not in (None, "drop"):
             raise OptionError(f"drop_last=True and last_batch={last_batch!r}: give one of them")
-        workers = None if num_workers == "auto" else num_workers
         at_once = max(1, batch_size // max(1, 2 * (workers if workers is not None else os.cpu_count() or 1)))
         self.dataset = dataset
         self.num_workers = num_workers
@@ -301,4 +301,5 @@ class DataLoader:
         raise TypeError("a pinfeed.DataLoader has threads, and cannot be pickled: pickle its data set, and make the loader in the other process")
 
     def __repr__(self) -> str:
-        return f"<pinfeed.DataLoader of {type(self.dataset).__name__}, batch_size={self.batch_size}, num_workers={self.num_workers!r}>"
+        closed = ", closed" if self._loader.is_closed else ""
+        return f"<pinfeed.DataLoader of {type(self.dataset).__name__}, num_workers={self.num_workers!r}{closed}>"

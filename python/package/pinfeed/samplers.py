@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterator, Sequence, Sized
+from typing import Iterator, Sequence, Sized
 
 from . import _pinfeed
 
@@ -15,7 +15,7 @@ __all__ = ["RandomSampler", "Sampler", "SequentialSampler", "SubsetRandomSampler
 class Sampler:
     """An order. Iterating over it gives the indices of epoch 0."""
 
-    _sampler: Any
+    _sampler: _pinfeed._Sampler
 
     def __len__(self) -> int:
         return len(self._sampler)

@@ -59,7 +59,8 @@ def _sides(name: str, size: Any) -> tuple[int, int]:
         size *= 2
     if len(size) != 2 or not all(isinstance(side, int) and 0 < side < 2**31 for side in size):
         raise OptionError(f"{name}: size={size!r}: it is a positive number of pixels, or (height, width)")
-    return size  # type: ignore[return-value]
+    height, width = size
+    return height, width
 
 
 def _probability(name: str, p: float) -> float:
@@ -77,7 +78,7 @@ def _range(name: str, what: str, value: Sequence[float], least: float) -> tuple[
 
 def _filter(name: str, interpolation: Any) -> str:
     """The filter's name; torchvision's ``InterpolationMode`` has it as its value."""
-    value = getattr(interpolation, "value", interpolation)
+    value: str = getattr(interpolation, "value", interpolation)
     if value not in _FILTERS:
         raise OptionError(f"{name}: interpolation={interpolation!r}: it is one of {', '.join(_FILTERS)}")
     return value
@@ -87,7 +88,8 @@ def _color(name: str, fill: Any) -> tuple[int, int, int]:
     color = (fill,) * 3 if isinstance(fill, int) else tuple(fill)
     if len(color) != 3 or not all(isinstance(byte, int) and 0 <= byte <= 255 for byte in color):
         raise OptionError(f"{name}: fill={fill!r}: it is a grey, or (red, green, blue), of 0 to 255")
-    return color  # type: ignore[return-value]
+    red, green, blue = color
+    return red, green, blue
 
 
 class _Step:

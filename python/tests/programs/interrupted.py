@@ -22,7 +22,7 @@ class Slow:
         return index
 
 
-loader = pinfeed.DataLoader(Slow(), num_workers=num_workers, output="numpy")
+loader = pinfeed.DataLoader(Slow(), batch_size=1, num_workers=num_workers, output="numpy", on_error=sys.argv[2])
 iterator = iter(loader)
 got = [next(iterator).item() for _ in range(3)]
 threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
