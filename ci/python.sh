@@ -27,6 +27,7 @@ if ! jpeg_tools; then
     skip "libjpeg-turbo in the wheel, for cmake or nasm are missing"
     features=(--features nvjpeg) # (in the place of those of pyproject.toml)
 fi
+run python3 -m py_compile python/benches/*.py python/tests/*.py python/tests/programs/*.py
 run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$plain" --out "$wheels" "${features[@]}"
 wheel=$(echo "$wheels"/pinfeed-*-cp311-abi3-*.whl)
 bytes=$(stat --format %s "$wheel")

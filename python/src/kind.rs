@@ -198,10 +198,6 @@ impl HostTensor {
         each!(self, HostTensor, tensor => tensor.size_bytes())
     }
 
-    pub(crate) fn is_pinned(&self) -> bool {
-        each!(self, HostTensor, tensor => tensor.is_pinned())
-    }
-
     /// Where its elements lie, for writing: the tensor's own memory, or that of a copy in its place, where others share it.
     pub(crate) fn make_own(&mut self) -> *mut u8 {
         each!(self, HostTensor, tensor => make_own(tensor))
@@ -209,10 +205,12 @@ impl HostTensor {
 }
 
 fn make_own<T: Element>(tensor: &mut Tensor<T>) -> *mut u8 {
-    if tensor.as_mut_slice().is_none() {
+    // (A copy also of what is page-locked: an array over it would pose as pageable, and be written while a copy from it is in flight.)
+    if tensor.is_pinned() || tensor.as_mut_slice().is_none() {
         let shape = tensor.shape().to_vec();
-        if let Ok(copy) = Tensor::from_vec(tensor.to_vec(), &shape) {
-            *tensor = copy;
+        match Tensor::from_vec(tensor.to_vec(), &shape) {
+            Ok(copy) => *tensor = copy,
+            Err(_) => return std::ptr::null_mut(),
         }
     }
     tensor

@@ -244,10 +244,6 @@ pub(crate) fn array_of<'py>(
     kind: Kind,
     output: Output,
 ) -> PyResult<Bound<'py, PyAny>> {
-    debug_assert!(
-        !tensor.is_pinned(),
-        "no page-locked memory leaves as if it were pageable"
-    );
     match output {
         Output::Numpy => {
             if kind == Kind::BF16 {

@@ -390,3 +390,15 @@ def test_a_loader_inside_a_data_set():
     cell.append(own)
     with pytest.raises(pinfeed.Error):
         next(iter(own))
+
+
+def test_a_data_set_that_changes_between_epochs_is_seen():
+    class Curriculum(Own):
+        difficulty = 0
+
+    data = Curriculum(lambda i: (i, data.difficulty), 12)
+    loader = DataLoader(data, batch_size=4, num_workers=2)
+    for difficulty in range(5):
+        data.difficulty = difficulty
+        for _, seen in loader:
+            assert seen.tolist() == [difficulty] * 4

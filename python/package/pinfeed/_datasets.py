@@ -33,6 +33,8 @@ class Dataset:
     """
 
     _source: _pinfeed._Source
+    # Whether loading a sample runs Python of the program's.
+    _runs_python = False
     _arguments: tuple[tuple[Any, ...], dict[str, Any]] = ((), {})
 
     def __new__(cls, *arguments: Any, **options: Any) -> Any:
@@ -79,6 +81,8 @@ class OwnDataset(Dataset):
     Pillow, OpenCV), they work side by side. If there is a ``__getitems__``, it is asked for up to ``at_once`` samples.
     """
 
+    _runs_python = True
+
     def __init__(self, dataset: Any, *, at_once: int = 1) -> None:
         for needed in ("__len__", "__getitem__"):
             if not hasattr(dataset, needed):
@@ -90,6 +94,8 @@ class OwnDataset(Dataset):
 
 class MappedDataset(Dataset):
     """A data set whose samples a function changes: ``Dataset.map`` makes it."""
+
+    _runs_python = True
 
     def __init__(self, dataset: Any, function: Callable[[Any], Any], *, output: str = "auto") -> None:
         if not callable(function):
@@ -142,6 +148,7 @@ class ImageFolder(Dataset):
         self._folder = folder
         self._source = folder.source(native, exif_orientation)
         if function is not None:
+            self._runs_python = True
             self._source = _pinfeed.changed_source(self._source, function, True, "numpy")
 
     @classmethod
@@ -262,6 +269,7 @@ class Subset(Dataset):
     def __init__(self, dataset: Any, indices: Sequence[int]) -> None:
         self.dataset = as_dataset(dataset)
         self.indices = [int(index) for index in indices]
+        self._runs_python = self.dataset._runs_python
         self._source = self.dataset._source.subset(self.indices)
 
 
@@ -272,6 +280,7 @@ class ConcatDataset(Dataset):
         self.datasets = [as_dataset(dataset) for dataset in datasets]
         if not self.datasets:
             raise OptionError("ConcatDataset: the list is empty")
+        self._runs_python = any(dataset._runs_python for dataset in self.datasets)
         self._source = _pinfeed._Source.concat([dataset._source for dataset in self.datasets])
 
 

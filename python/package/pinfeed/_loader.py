@@ -147,7 +147,8 @@ class DataLoader:
     ``retry``
         ``(3, 0.5)``: three more attempts, the first after half a second, for errors that may go away.
     ``prepare_next``
-        The next epoch is loaded while the last batches of this one are used.
+        The next epoch is loaded while the last batches of this one are used. By default, unless your own Python loads samples: that may
+        change between two epochs (``dataset.difficulty = 2``).
 
     Each ``iter(loader)`` is the next epoch; ``set_epoch`` says which. Several may be alive. ``state_dict()`` says where the run stands,
     exactly, in mid-epoch. ``stats()`` says where the time went. ``with`` ends its threads; so does ``close()``, and the last reference.
@@ -186,7 +187,7 @@ class DataLoader:
         on_error: str | tuple[str, int] = "fail",
         bad_share: tuple[float, int] | None = None,
         retry: tuple[int, float] | None = None,
-        prepare_next: bool = True,
+        prepare_next: bool | None = None,
     ) -> None:
         given = locals()
         for name, why in _REFUSED.items():
@@ -208,6 +209,9 @@ class DataLoader:
         if drop_last and last_batch not in (None, "drop"):
             raise OptionError(f"drop_last=True and last_batch={last_batch!r}: give one of them")
         at_once = max(1, batch_size // max(1, 2 * (workers if workers is not None else os.cpu_count() or 1)))
+        source = as_dataset(dataset, at_once)
+        if prepare_next is None:
+            prepare_next = not source._runs_python and collate_fn is None
         self.dataset = dataset
         self.num_workers = num_workers
         self.drop_last = drop_last
@@ -218,7 +222,7 @@ class DataLoader:
         self.batch_sampler = batch_sampler
         self.seed = seed
         self._loader = _pinfeed._Loader(
-            as_dataset(dataset, at_once)._source,
+            source._source,
             {
                 "batch_size": batch_size,
                 "shuffle": bool(shuffle),
