@@ -59,7 +59,7 @@ enum Place {
     Here(Box<dyn AnyEpoch>),
     /// A thread waits for its next batch.
     Busy,
-    Over(Last),
+    Over(Box<Last>),
     Closed,
 }
 
@@ -406,7 +406,7 @@ impl PyEpoch {
         let Some(epoch) = self.slot.take(py)? else {
             let place = lock(&self.slot.0);
             let last = match &*place {
-                Place::Over(last) => last.clone(),
+                Place::Over(last) => Last::clone(last),
                 _ => return Err(closed(py)),
             };
             return over(last).ok_or_else(|| closed(py));
@@ -499,7 +499,7 @@ impl PyEpoch {
                         stats: Some(epoch.stats()),
                     };
                     py.detach(|| drop(epoch));
-                    self.put(py, Place::Over(last));
+                    self.put(py, Place::Over(Box::new(last)));
                     return Ok(None);
                 }
             }
