@@ -7,12 +7,13 @@ use pinfeed::dataset::{Fingerprint, Pass};
 use pinfeed::sampler::{Blocks, Openings};
 use pinfeed::{BoxError, Dataset, SampleRng};
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::errors::{Raised, run};
 use crate::incoming::value_of;
 use crate::outgoing::Output;
 use crate::source::{Objects, PySource, Source, Values};
+use crate::thread;
 use crate::value::Value;
 
 thread_local! {
@@ -56,7 +57,10 @@ impl Own {
         f: fn(&Bound<'_, PyAny>) -> PyResult<T>,
     ) -> Result<T, BoxError> {
         seeded(rng, || {
-            run(|py| f(&self.object.bind(py).get_item(index)?))
+            run(|py| {
+                let index = index.into_pyobject(py)?.into_any();
+                f(&thread::item(self.object.bind(py), &index)?)
+            })
         })
     }
 
@@ -71,10 +75,12 @@ impl Own {
         };
         let got = seeded(rng, || {
             run(|py| {
-                let items = self
+                let function = self
                     .object
                     .bind(py)
-                    .call_method1(pyo3::intern!(py, "__getitems__"), (indices,))?;
+                    .getattr(pyo3::intern!(py, "__getitems__"))?;
+                let asked = PyList::new(py, indices)?;
+                let items = thread::call(&function, &PyTuple::new(py, [asked])?)?;
                 let items: Vec<_> = items.try_iter()?.collect::<PyResult<_>>()?;
                 if items.len() != indices.len() {
                     return Err(pyo3::exceptions::PyValueError::new_err(format!(
@@ -202,12 +208,12 @@ impl<T: Send + 'static> Dataset for ChangedItems<T> {
                 let function = self.function.bind(py);
                 let sample = sample.bind(py);
                 if !self.first_only {
-                    return (self.f)(&function.call1((sample,))?);
+                    return (self.f)(&thread::call(function, &PyTuple::new(py, [sample])?)?);
                 }
                 let parts = sample.cast::<PyTuple>()?;
                 let mut changed: Vec<Bound<'_, PyAny>> = parts.iter().collect();
                 if let Some(first) = changed.first_mut() {
-                    *first = function.call1((&*first,))?;
+                    *first = thread::call(function, &PyTuple::new(py, [&*first])?)?;
                 }
                 (self.f)(PyTuple::new(py, changed)?.as_any())
             })

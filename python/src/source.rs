@@ -9,7 +9,7 @@ use pinfeed::sampler::{Blocks, Openings};
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng};
 use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
-use pyo3::types::PyList;
+use pyo3::types::{PyList, PyTuple};
 
 use crate::erased::{AnyLoader, Indexed};
 use crate::errors::{OrRaise, exception, run};
@@ -17,6 +17,7 @@ use crate::incoming::value_of;
 use crate::kind::{HostTensor, each};
 use crate::options::Options;
 use crate::outgoing::{Output, array_of};
+use crate::thread;
 use crate::tree::{HostLeaf, IntoTree, Tree};
 use crate::value::Value;
 
@@ -69,7 +70,7 @@ pub(crate) fn collated(
     let collate = move |samples: Vec<Py<PyAny>>, arena: &mut Arena| {
         let made = run(|py| {
             let samples = PyList::new(py, samples)?;
-            let made = function.bind(py).call1((samples,))?;
+            let made = thread::call(function.bind(py), &PyTuple::new(py, [samples])?)?;
             Ok(match to_device {
                 true => Err(value_of(&made)?),
                 false => Ok(made.unbind()),
@@ -225,9 +226,9 @@ pub(crate) fn sample_object<'py>(
         Value::Text(text) => text.into_pyobject(py)?.into_any(),
         Value::Bytes(bytes) => pyo3::types::PyBytes::new(py, &bytes).into_any(),
         Value::List(values) => PyList::new(py, all(values)?)?.into_any(),
-        Value::Tuple(values) => pyo3::types::PyTuple::new(py, all(values)?)?.into_any(),
+        Value::Tuple(values) => PyTuple::new(py, all(values)?)?.into_any(),
         Value::Named(class, values) => {
-            let parts = pyo3::types::PyTuple::new(py, all(values)?)?;
+            let parts = PyTuple::new(py, all(values)?)?;
             class.bind(py).call1(parts)?
         }
         Value::Dict(entries) => {

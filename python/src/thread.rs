@@ -21,6 +21,7 @@ use std::time::{Duration, Instant};
 use pyo3::exceptions::PySystemExit;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 
 /// The interpreter is about to end. (SeqCst, here and with `INSIDE`: of a thread that enters and one that ends the interpreter, at least
 /// one sees the other.)
@@ -146,28 +147,66 @@ pub(crate) fn attached<R>(f: impl FnOnce(Python<'_>) -> R) -> Result<R, Exiting>
         known.is_inside.store(true, Ordering::SeqCst);
         inside.0 = Some(known);
     }
-    let done = Python::attach(|py| {
-        let mut stays = Stays { is_over: false };
-        let done = f(py);
-        stays.is_over = true;
-        done
-    });
+    let done = Python::attach(f);
     drop(inside);
     Ok(done)
 }
 
+// PyO3 declares these as functions that never unwind. They do where the interpreter ends while a thread is inside: see `Stays`.
+unsafe extern "C-unwind" {
+    fn PyObject_Call(
+        callable: *mut ffi::PyObject,
+        arguments: *mut ffi::PyObject,
+        options: *mut ffi::PyObject,
+    ) -> *mut ffi::PyObject;
+    fn PyObject_GetItem(object: *mut ffi::PyObject, key: *mut ffi::PyObject) -> *mut ffi::PyObject;
+}
+
+/// Calls a function of the program's.
+pub(crate) fn call<'py>(
+    function: &Bound<'py, PyAny>,
+    arguments: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let stays = Stays::begin();
+    // SAFETY: both objects are alive, and this thread is attached.
+    let result =
+        unsafe { PyObject_Call(function.as_ptr(), arguments.as_ptr(), std::ptr::null_mut()) };
+    stays.end();
+    // SAFETY: it is a new reference, or null with an exception.
+    unsafe { Bound::from_owned_ptr_or_err(function.py(), result) }
+}
+
+/// `object[key]`, of an object of the program's.
+pub(crate) fn item<'py>(
+    object: &Bound<'py, PyAny>,
+    key: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let stays = Stays::begin();
+    // SAFETY: both objects are alive, and this thread is attached.
+    let result = unsafe { PyObject_GetItem(object.as_ptr(), key.as_ptr()) };
+    stays.end();
+    // SAFETY: it is a new reference, or null with an exception.
+    unsafe { Bound::from_owned_ptr_or_err(object.py(), result) }
+}
+
 /// Before Python 3.14, a thread that comes back to Python while the interpreter ends (it slept, and caught the interruption) is ended by
-/// `pthread_exit`, which unwinds through Rust. This stops it there: the thread stays until the process ends, as from 3.14 on.
-struct Stays {
-    is_over: bool,
+/// `pthread_exit`, which unwinds through the frames of Rust below, and aborts the process there. This stops it at the first of them: the thread
+/// stays until the process ends, as from 3.14 on.
+struct Stays(bool);
+
+impl Stays {
+    fn begin() -> Stays {
+        Stays(true)
+    }
+
+    fn end(mut self) {
+        self.0 = false;
+    }
 }
 
 impl Drop for Stays {
     fn drop(&mut self) {
-        if self.is_over || std::thread::panicking() {
-            return;
-        }
-        loop {
+        while self.0 {
             std::thread::park();
         }
     }
