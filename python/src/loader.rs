@@ -1,6 +1,7 @@
 //! The loader and its iterators, as Python sees them.
 
 use std::mem::ManuallyDrop;
+use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -70,19 +71,23 @@ struct Last {
     stats: Option<Stats>,
 }
 
-/// Drops what may wait for workers: on a thread of its own, for which it waits a second at most. Workers may wait for the interpreter
-/// meanwhile, so the caller is detached.
-fn dispose(things: impl Send + 'static, patience: Duration) {
-    let (done, is_done) = std::sync::mpsc::channel::<()>();
+/// Drops what may wait for workers: on a thread of its own, which says when it is done. (Workers may wait for the interpreter meanwhile.)
+fn dispose(things: impl Send + 'static) -> Receiver<()> {
+    let (done, is_done) = channel();
     let things = ManuallyDrop::new(things);
     let thread = std::thread::Builder::new().name("pinfeed-drop".into());
-    let spawned = thread.spawn(move || {
+    // (If no thread can be started, the things leak: their workers go on.)
+    let _ = thread.spawn(move || {
         drop(ManuallyDrop::into_inner(things));
         drop(done);
     });
-    // (If no thread can be started, the things leak: their workers go on.)
-    if spawned.is_ok() {
-        let _ = is_done.recv_timeout(patience);
+    is_done
+}
+
+/// Waits for that, a second at most. The caller is detached.
+fn wait_for(disposed: Option<Receiver<()>>) {
+    if let Some(disposed) = disposed {
+        let _ = disposed.recv_timeout(PATIENCE);
     }
 }
 
@@ -109,8 +114,8 @@ impl Shared {
         loader.ok_or_else(|| closed(py))
     }
 
-    /// Ends it, and its iterators. It waits for what workers are at, but no longer than that.
-    fn close(&self, patience: Duration) {
+    /// Ends it, and its iterators.
+    fn close(&self) -> Option<Receiver<()>> {
         let (loader, epochs, iterators) = {
             let mut state = lock(&self.state);
             (
@@ -124,11 +129,9 @@ impl Shared {
         if self.is_forked() {
             // Their threads are in another process, and their locks may be held for ever.
             let _ = ManuallyDrop::new((loader, epochs, taken));
-            return;
+            return None;
         }
-        if loader.is_some() {
-            dispose((taken, epochs, loader), patience);
-        }
+        loader.map(|loader| dispose((taken, epochs, loader)))
     }
 }
 
@@ -151,9 +154,9 @@ impl Drop for Shared {
             return;
         }
         // It is dropped by a thread that is attached: an object's last reference went.
-        let detached = thread::attached(|py| py.detach(|| self.close(PATIENCE)));
+        let detached = thread::attached(|py| py.detach(|| wait_for(self.close())));
         if detached.is_err() {
-            self.close(Duration::ZERO);
+            self.close();
         }
     }
 }
@@ -373,7 +376,7 @@ impl PyLoader {
     /// Ends the loader, its iterators and its threads.
     fn close(&self, py: Python<'_>) {
         let shared = &self.0;
-        py.detach(|| shared.close(PATIENCE));
+        py.detach(|| wait_for(shared.close()));
     }
 
     #[getter]
@@ -456,7 +459,7 @@ impl PyEpoch {
 
     fn put(&self, py: Python<'_>, place: Place) {
         if let Some(closed) = self.slot.put(place) {
-            py.detach(|| dispose(closed, PATIENCE));
+            py.detach(|| wait_for(Some(dispose(closed))));
         }
     }
 }
@@ -621,15 +624,17 @@ impl PyStats {
 /// The interpreter ends: no thread of ours runs Python from here on. Closes the loaders that are alive.
 #[pyfunction]
 pub(crate) fn at_exit(py: Python<'_>) {
-    thread::exits(py);
+    thread::exits();
     let deadline = Instant::now() + LAST_PATIENCE;
     let living = std::mem::take(&mut *lock(&LIVING));
-    py.detach(|| {
-        let left = || deadline.saturating_duration_since(Instant::now());
-        let shared: Vec<Arc<Shared>> = living.iter().filter_map(Weak::upgrade).collect();
-        for shared in &shared {
-            shared.close(left());
+    let living = living.iter().filter_map(Weak::upgrade);
+    let mut disposed: Vec<Receiver<()>> = living.filter_map(|shared| shared.close()).collect();
+    loop {
+        let is_inside = thread::interrupt(py);
+        disposed.retain(|disposed| matches!(disposed.try_recv(), Err(TryRecvError::Empty)));
+        if !is_inside && disposed.is_empty() || Instant::now() >= deadline {
+            return;
         }
-        thread::left_by(deadline);
-    });
+        py.detach(|| std::thread::sleep(Duration::from_millis(2))); // (only while the interpreter ends)
+    }
 }

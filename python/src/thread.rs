@@ -4,7 +4,7 @@
 //! `threading.local()`s. So a worker keeps one from its first sample on, until it ends.
 //!
 //! ```text
-//! atexit:  EXITING = true . wakes threads that run Python . closes loaders, 5 s at most . interpreter ends
+//! atexit:  EXITING = true . closes loaders, and interrupts threads that run Python, until none does, 5 s at most . interpreter ends
 //! worker:  INSIDE + 1 . is EXITING? yes: INSIDE - 1, error . no: attach .. detach . INSIDE - 1
 //! ```
 //!
@@ -16,7 +16,6 @@ use std::fmt;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 use pyo3::exceptions::PySystemExit;
 use pyo3::ffi;
@@ -147,9 +146,13 @@ pub(crate) fn attached<R>(f: impl FnOnce(Python<'_>) -> R) -> Result<R, Exiting>
         known.is_inside.store(true, Ordering::SeqCst);
         inside.0 = Some(known);
     }
-    let done = Python::attach(f);
+    // (It may have waited for the interpreter, which ends meanwhile.)
+    let done = Python::attach(|py| match is_exiting() {
+        true => Err(Exiting),
+        false => Ok(f(py)),
+    });
     drop(inside);
-    Ok(done)
+    done
 }
 
 // PyO3 declares these as functions that never unwind. They do where the interpreter ends while a thread is inside: see `Stays`.
@@ -216,9 +219,13 @@ pub(crate) fn is_exiting() -> bool {
     EXITING.load(Ordering::SeqCst)
 }
 
-/// From here on, no thread of ours attaches any more. Those that run Python code are interrupted at their next instruction.
-pub(crate) fn exits(py: Python<'_>) {
+/// From here on, no thread of ours attaches any more.
+pub(crate) fn exits() {
     EXITING.store(true, Ordering::SeqCst);
+}
+
+/// Interrupts the threads of ours that run Python code, at their next instruction. Returns whether there are any left inside.
+pub(crate) fn interrupt(py: Python<'_>) -> bool {
     let exit = py.get_type::<PySystemExit>();
     let inside: Vec<c_long> = lock(&THREADS)
         .iter()
@@ -229,15 +236,5 @@ pub(crate) fn exits(py: Python<'_>) {
         // SAFETY: this thread is attached; a thread that is gone is none of the interpreter's, and nothing happens.
         unsafe { ffi::PyThreadState_SetAsyncExc(ident as _, exit.as_ptr()) };
     }
-}
-
-/// Waits until no thread of ours is attached, or the time is up. The caller is detached.
-pub(crate) fn left_by(deadline: Instant) -> bool {
-    while INSIDE.load(Ordering::SeqCst) > 0 {
-        if Instant::now() >= deadline {
-            return false;
-        }
-        std::thread::sleep(Duration::from_millis(1)); // (only while the interpreter ends)
-    }
-    true
+    INSIDE.load(Ordering::SeqCst) > 0
 }

@@ -8,6 +8,7 @@ import time
 
 import pinfeed
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # (a shell that starts programs behind it has them ignore it)
 num_workers = int(sys.argv[1])
 gate = threading.Event()
 
