@@ -134,6 +134,9 @@ impl Memory {
         }
         let memory = slf.get();
         let has = |flag: c_int| flags & flag == flag;
+        if has(ffi::PyBUF_F_CONTIGUOUS) && memory.shape.len() > 1 {
+            return Err(PyBufferError::new_err("the elements are row-major"));
+        }
         // SAFETY: CPython's view, which nothing else touches during the call.
         let view = unsafe { &mut *view };
         view.buf = memory.address.cast();

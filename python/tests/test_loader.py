@@ -334,3 +334,12 @@ def test_loaders_made_and_dropped_leave_no_threads():
     for _ in range(50):
         next(iter(DataLoader(Local(), num_workers=2)))
     assert threads() <= before + 2
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_pin_memory_without_a_gpu_is_a_warning_as_torchs():
+    with pytest.warns(UserWarning, match="no GPU"):
+        loader = DataLoader(range(4), batch_size=2, pin_memory=True)
+    assert numbers(loader) == [[0, 1], [2, 3]]
+    with pytest.raises(pinfeed.DeviceError):
+        DataLoader(range(4), device="cuda:0")

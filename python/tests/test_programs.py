@@ -20,7 +20,7 @@ def test_the_interpreter_ends_while_workers_are_busy(run_program, what, expected
     status, out, err = run_program("exits.py", what)
     assert status == expected, (status, out, err)
     # (A thread of the program's that waits for a batch is told so, if it comes to that.)
-    assert err == "" or (what == "thread" and err.endswith("the interpreter is exiting\n"))
+    assert err == "" or (what == "thread" and err.endswith("interpreter is exiting\n"))
     assert out == ("" if what == "raises" else "end 3\n")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import warnings
 from typing import Any, Callable, Iterator, Sequence
@@ -84,6 +85,17 @@ def _ordinal(device: Any) -> int | None:
     import torch
 
     return torch.cuda.current_device()
+
+
+def _pins(pin_memory: bool) -> bool:
+    if not pin_memory or importlib.util.find_spec("torch") is None:
+        return pin_memory
+    import torch
+
+    if torch.cuda.is_available():
+        return True
+    warnings.warn("pin_memory=True, and torch has no GPU: batches stay in ordinary memory", stacklevel=3)
+    return False
 
 
 def _sampler(sampler: Any, shuffle: bool) -> Any:
@@ -230,7 +242,7 @@ class DataLoader:
                 "batch_sampler": None if batch_sampler is None else [[int(index) for index in batch] for batch in batch_sampler],
                 "num_workers": workers,
                 "collate_fn": collate_fn,
-                "pin_memory": bool(pin_memory),
+                "pin_memory": _pins(bool(pin_memory)),
                 "timeout": float(timeout),
                 "in_order": in_order,
                 "seed": seed,
