@@ -155,14 +155,36 @@ pub(crate) fn attached<R>(f: impl FnOnce(Python<'_>) -> R) -> Result<R, Exiting>
     done
 }
 
-// PyO3 declares these as functions that never unwind. They do where the interpreter ends while a thread is inside: see `Stays`.
-unsafe extern "C-unwind" {
-    fn PyObject_Call(
-        callable: *mut ffi::PyObject,
-        arguments: *mut ffi::PyObject,
-        options: *mut ffi::PyObject,
+type Call = unsafe extern "C-unwind" fn(
+    *mut ffi::PyObject,
+    *mut ffi::PyObject,
+    *mut ffi::PyObject,
+) -> *mut ffi::PyObject;
+type GetItem =
+    unsafe extern "C-unwind" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+
+/// `PyObject_Call`, which may unwind where the interpreter ends while a thread is inside: see `Stays`. PyO3 declares that it never does, and
+/// whatever the compiler knows to be that function is called without a place to stop at: hence a pointer that it knows nothing of.
+fn call_function() -> Call {
+    type Declared = unsafe extern "C" fn(
+        *mut ffi::PyObject,
+        *mut ffi::PyObject,
+        *mut ffi::PyObject,
     ) -> *mut ffi::PyObject;
-    fn PyObject_GetItem(object: *mut ffi::PyObject, key: *mut ffi::PyObject) -> *mut ffi::PyObject;
+    // SAFETY: the two differ in what the caller is prepared for.
+    std::hint::black_box(unsafe {
+        std::mem::transmute::<Declared, Call>(ffi::PyObject_Call as Declared)
+    })
+}
+
+/// `PyObject_GetItem`, in the same way.
+fn get_item_function() -> GetItem {
+    type Declared =
+        unsafe extern "C" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
+    // SAFETY: as above.
+    std::hint::black_box(unsafe {
+        std::mem::transmute::<Declared, GetItem>(ffi::PyObject_GetItem as Declared)
+    })
 }
 
 /// Calls a function of the program's.
@@ -170,10 +192,10 @@ pub(crate) fn call<'py>(
     function: &Bound<'py, PyAny>,
     arguments: &Bound<'py, PyTuple>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let call = call_function();
     let stays = Stays::begin();
     // SAFETY: both objects are alive, and this thread is attached.
-    let result =
-        unsafe { PyObject_Call(function.as_ptr(), arguments.as_ptr(), std::ptr::null_mut()) };
+    let result = unsafe { call(function.as_ptr(), arguments.as_ptr(), std::ptr::null_mut()) };
     stays.end();
     // SAFETY: it is a new reference, or null with an exception.
     unsafe { Bound::from_owned_ptr_or_err(function.py(), result) }
@@ -184,9 +206,10 @@ pub(crate) fn item<'py>(
     object: &Bound<'py, PyAny>,
     key: &Bound<'py, PyAny>,
 ) -> PyResult<Bound<'py, PyAny>> {
+    let get_item = get_item_function();
     let stays = Stays::begin();
     // SAFETY: both objects are alive, and this thread is attached.
-    let result = unsafe { PyObject_GetItem(object.as_ptr(), key.as_ptr()) };
+    let result = unsafe { get_item(object.as_ptr(), key.as_ptr()) };
     stays.end();
     // SAFETY: it is a new reference, or null with an exception.
     unsafe { Bound::from_owned_ptr_or_err(object.py(), result) }
