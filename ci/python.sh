@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# The package for Python: clippy; the wheel, as `pip` gets it, and its size; and Python's tests against the installed wheel, with NumPy alone and with torch.
+# The package for Python: clippy; the wheel, as `pip` gets it, and its size; and tests in Python against the installed wheel, with NumPy alone
+# and with torch.
 #
-# It makes an environment of its own in the target folder, with what PyPI has. torch is several gigabytes there: PINFEED_TORCH=1 installs it, and
-# PINFEED_PYTHON names an interpreter that has it, NumPy, Pillow, torchvision and pytest. Without either, the tests that compare with torch are left out.
+# It makes an environment of its own in the target folder, of what PyPI has. torch is several gigabytes there: PINFEED_TORCH=1 installs it, and
+# PINFEED_PYTHON names an interpreter that has it, NumPy, Pillow, torchvision and pytest. Without either, the tests that compare with torch are
+# left out.
 . "$(dirname "$0")/lib.sh"
 
 if ! python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then

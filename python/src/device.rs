@@ -62,8 +62,8 @@ pub(crate) fn device_object<'py>(
     device: &TorchDevice,
 ) -> PyResult<Bound<'py, PyAny>> {
     let stream = device.current_stream(py)?;
-    // SAFETY: it is the stream that torch uses now, of the device's primary context. torch ends none of its own streams, and whoever gave torch
-    // another one keeps it while torch's work is there. Only this thread uses it here, in case it is a thread's default stream.
+    // SAFETY: it is the stream that torch uses now, of the device's primary context. torch ends none of its own streams, and a program that gave
+    // torch another one keeps it while torch's work is there. Only this thread uses it here, in case it is a thread's default stream.
     let stream = unsafe { raw::stream_from_handle(&device.device, stream as *mut c_void) };
     object_of(py, tree, &mut |leaf| {
         let finish = leaf.finish;
@@ -98,8 +98,8 @@ pub(crate) fn device_object<'py>(
             .extract()?;
         let done = match (&finish, &leaf.tensor) {
             (None, tensor) => each!(tensor, AnyDeviceTensor, tensor => {
-                // SAFETY: torch just made the memory, for as many elements of this size, on this device and in this stream's order, where no other
-                // use is enqueued before the copy.
+                // SAFETY: torch just made the memory, for as many elements of this size, on this device and in this stream's order, where
+                // no other use is enqueued before the copy.
                 unsafe { raw::copy_to(tensor, to, &stream) }
             }),
             (Some(finish), AnyDeviceTensor::U8(pictures)) => {

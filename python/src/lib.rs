@@ -1,8 +1,8 @@
 //! `pinfeed` for Python: the native part, `pinfeed._pinfeed`. What programs import is in `package/pinfeed`.
 //!
 //! A data set is a [`source::Source`], whatever its samples are; a loader is an [`erased::AnyLoader`]. Python's objects become samples in
-//! `incoming`, and batches become Python's in `outgoing`. `thread` says how threads of the library enter the interpreter, and how they stay out
-//! of it when it ends; `loader` how a program waits.
+//! `incoming`, and batches become Python's in `outgoing`. `thread` says how threads of the library enter the interpreter, and how they
+//! stay out of it when it ends; `loader` how a program waits.
 //!
 //! One law: the program's Python runs on whichever thread loads a sample, attached, and with no lock of ours held.
 

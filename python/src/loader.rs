@@ -480,7 +480,8 @@ impl PyEpoch {
             true => None,
             false => Some(epoch.state()),
         };
-        // A batch that is ready costs no turn of the interpreter's. (Without workers, it would be made attached; and for a device, copies are enqueued.)
+        // A batch that is ready costs no turn of the interpreter's. (Without workers, it would be made attached; and for a device, copies
+        // are enqueued.)
         let mut next = match self.shared.has_workers && self.shared.device.is_none() {
             true => epoch.next(Duration::ZERO),
             false => TryNext::NotYet,

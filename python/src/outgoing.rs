@@ -82,8 +82,8 @@ pub(crate) struct Memory {
     strides: Vec<isize>,
 }
 
-// SAFETY: the address is that of the keeper's elements, which this object never touches; who exports the buffer is responsible for threads, as
-// with any array.
+// SAFETY: the address is that of the keeper's elements, which this object never touches; who exports the buffer is responsible for
+// threads, as with any array.
 unsafe impl Send for Memory {}
 // SAFETY: as above.
 unsafe impl Sync for Memory {}

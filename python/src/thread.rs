@@ -163,8 +163,8 @@ type Call = unsafe extern "C-unwind" fn(
 type GetItem =
     unsafe extern "C-unwind" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
 
-/// `PyObject_Call`, which may unwind where the interpreter ends while a thread is inside: see `Stays`. PyO3 declares that it never does, and
-/// whatever the compiler knows to be that function is called without a place to stop at: hence a pointer that it knows nothing of.
+/// `PyObject_Call`, which may unwind where the interpreter ends while a thread is inside: see `Stays`. PyO3 declares that it never does,
+/// and whatever the compiler knows to be that function is called without a place to stop at: hence a pointer that it knows nothing of.
 fn call_function() -> Call {
     type Declared = unsafe extern "C" fn(
         *mut ffi::PyObject,
@@ -216,8 +216,8 @@ pub(crate) fn item<'py>(
 }
 
 /// Before Python 3.14, a thread that comes back to Python while the interpreter ends (it slept, and caught the interruption) is ended by
-/// `pthread_exit`, which unwinds through the frames of Rust below, and aborts the process there. This stops it at the first of them: the thread
-/// stays until the process ends, as from 3.14 on.
+/// `pthread_exit`, which unwinds through the frames of Rust below, and aborts the process there. This stops it at the first of them: the
+/// thread stays until the process ends, as from 3.14 on.
 struct Stays(bool);
 
 impl Stays {
