@@ -165,6 +165,52 @@ impl PyTransform {
 struct Pictures {
     folder: ImageFolder,
     finish: Option<Finish>,
+    decode: Decoding,
+}
+
+/// Where the pictures of batches that go to a device are decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Decoding {
+    Cpu,
+    Device,
+    Both,
+}
+
+impl Decoding {
+    fn named(py: Python<'_>, name: &str) -> PyResult<Decoding> {
+        let decode = match name {
+            "cpu" => Decoding::Cpu,
+            "device" => Decoding::Device,
+            "both" => Decoding::Both,
+            other => {
+                let reason = format!("decode={other:?}: it is \"cpu\", \"device\" or \"both\"");
+                return Err(say(py, "OptionError", &reason));
+            }
+        };
+        match decode == Decoding::Cpu || cfg!(feature = "nvjpeg") {
+            true => Ok(decode),
+            false => Err(say(
+                py,
+                "OptionError",
+                &format!("decode={name:?}: this wheel was built without the feature nvjpeg"),
+            )),
+        }
+    }
+
+    #[cfg(feature = "nvjpeg")]
+    fn of(self, folder: ImageFolder) -> ImageFolder {
+        use pinfeed::image::Decode;
+        folder.with_decode(match self {
+            Decoding::Cpu => Decode::Cpu,
+            Decoding::Device => Decode::Device,
+            Decoding::Both => Decode::Both,
+        })
+    }
+
+    #[cfg(not(feature = "nvjpeg"))]
+    fn of(self, folder: ImageFolder) -> ImageFolder {
+        folder
+    }
 }
 
 impl Pictures {
@@ -201,7 +247,9 @@ impl Source for Pictures {
     fn build(&self, options: &Options) -> pinfeed::Result<Box<dyn AnyLoader>> {
         if options.device.is_some() {
             let finish = self.finish.clone().map(Arc::new);
-            let loader = options.build(pinfeed::DataLoader::builder(self.folder.clone()))?;
+            let loader = options.build(pinfeed::DataLoader::builder(
+                self.decode.of(self.folder.clone()),
+            ))?;
             return Ok(Box::new(
                 crate::erased::Indexed::new(loader, options).finished_by(finish),
             ));
@@ -270,12 +318,14 @@ impl PyFolder {
     }
 
     /// The data set of its pictures.
-    #[pyo3(signature = (transform, exif_orientation))]
+    #[pyo3(signature = (transform, exif_orientation, decode))]
     fn source(
         &self,
+        py: Python<'_>,
         transform: Option<&Bound<'_, PyTransform>>,
         exif_orientation: bool,
-    ) -> PySource {
+        decode: &str,
+    ) -> PyResult<PySource> {
         let transform = transform.map(Bound::get);
         let plan = transform.map_or_else(ImageTransform::new, |transform| transform.plan.clone());
         let folder = self
@@ -283,9 +333,10 @@ impl PyFolder {
             .clone()
             .with_transform(plan)
             .with_exif_orientation(exif_orientation);
-        PySource(Arc::new(Pictures {
+        Ok(PySource(Arc::new(Pictures {
             folder,
+            decode: Decoding::named(py, decode)?,
             finish: transform.and_then(|transform| transform.finish.clone()),
-        }))
+        })))
     }
 }

@@ -164,6 +164,9 @@ def test_a_broken_file_is_named_and_later_batches_come(pictures, tmp_path):
         ImageFolder(tmp_path / "nowhere")
     with pytest.raises(pinfeed.DataSetError):
         ImageFolder(tmp_path / "a")
+    with pytest.raises(pinfeed.OptionError, match="decode"):
+        ImageFolder(pictures, decode="gpu")
+    assert next(iter(DataLoader(ImageFolder(pictures, T.eval(32), decode="both"), batch_size=24)))[0].shape == (24, 3, 32, 32)
     with pytest.raises(pinfeed.OptionError, match="map the samples"):
         ImageFolder(pictures, target_transform=int)
 

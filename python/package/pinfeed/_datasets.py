@@ -122,7 +122,8 @@ class ImageFolder(Dataset):
 
     ``transform`` is one of ``pinfeed.transforms``, which runs without Python; or a function of yours, which gets the decoded picture as a
     NumPy array of shape (height, width, 3), and runs under the GIL. ``classes`` gives the labels' order, for a folder that lacks some.
-    ``exif_orientation`` turns pictures as their cameras were held; torchvision does not.
+    ``exif_orientation`` turns pictures as their cameras were held; torchvision does not. ``decode`` says where JPEG files are decoded if
+    batches go to a GPU: ``"cpu"``, ``"device"`` (NVIDIA's nvJPEG, if it is installed), or ``"both"``, which share them as fast as each is.
     """
 
     _folder: _pinfeed._Folder
@@ -135,28 +136,34 @@ class ImageFolder(Dataset):
         *,
         classes: Sequence[str] | None = None,
         exif_orientation: bool = False,
+        decode: str = "cpu",
     ) -> None:
         if target_transform is not None:
             raise OptionError("target_transform: map the samples instead: ImageFolder(root).map(lambda sample: (sample[0], f(sample[1])))")
         self.root = os.fspath(root)
         self.transform = transform
         folder = _pinfeed._Folder.open(self.root)
-        self._of(folder if classes is None else folder.with_classes(list(classes)), transform, exif_orientation)
+        self._of(folder if classes is None else folder.with_classes(list(classes)), transform, exif_orientation, decode)
 
-    def _of(self, folder: _pinfeed._Folder, transform: Any, exif_orientation: bool) -> None:
+    def _of(self, folder: _pinfeed._Folder, transform: Any, exif_orientation: bool, decode: str) -> None:
         native, function = _transform(transform)
         self._folder = folder
-        self._source = folder.source(native, exif_orientation)
+        self._source = folder.source(native, exif_orientation, decode)
         if function is not None:
             self._runs_python = True
             self._source = _pinfeed.changed_source(self._source, function, True, "numpy")
 
     @classmethod
     def from_list(
-        cls, files: Sequence[tuple[str | os.PathLike[str], str | int]], transform: Any = None, *, exif_orientation: bool = False
+        cls,
+        files: Sequence[tuple[str | os.PathLike[str], str | int]],
+        transform: Any = None,
+        *,
+        exif_orientation: bool = False,
+        decode: str = "cpu",
     ) -> ImageFolder:
         """Pictures of a list: (path, class), where a class is a name, or a number, which is then the label."""
-        return ImageList([(os.fspath(path), label) for path, label in files], transform, exif_orientation=exif_orientation)
+        return ImageList([(os.fspath(path), label) for path, label in files], transform, exif_orientation=exif_orientation, decode=decode)
 
     @property
     def classes(self) -> list[str]:
@@ -184,10 +191,12 @@ class ImageFolder(Dataset):
 class ImageList(ImageFolder):
     """Pictures of a list: ``ImageFolder.from_list`` makes it."""
 
-    def __init__(self, files: Sequence[tuple[str, str | int]], transform: Any = None, *, exif_orientation: bool = False) -> None:
+    def __init__(
+        self, files: Sequence[tuple[str, str | int]], transform: Any = None, *, exif_orientation: bool = False, decode: str = "cpu"
+    ) -> None:
         self.root = ""
         self.transform = transform
-        self._of(_pinfeed._Folder.from_list([(path, str(label)) for path, label in files]), transform, exif_orientation)
+        self._of(_pinfeed._Folder.from_list([(path, str(label)) for path, label in files]), transform, exif_orientation, decode)
 
 
 class TensorDataset(Dataset):
