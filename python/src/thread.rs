@@ -232,8 +232,10 @@ impl Stays {
 
 impl Drop for Stays {
     fn drop(&mut self) {
-        while self.0 {
-            std::thread::park();
+        if self.0 {
+            loop {
+                std::thread::park();
+            }
         }
     }
 }
