@@ -11,7 +11,7 @@ if ! python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/
     skip_all "Python 3.11 with venv is missing"
 fi
 component clippy cargo-clippy
-run cargo clippy --package pinfeed-python --all-targets --features nvjpeg -- -D warnings
+CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check" run cargo clippy --package pinfeed-python --all-targets --features nvjpeg -- -D warnings
 
 here=$(realpath -m "${CARGO_TARGET_DIR:-target}/python")
 wheels=$here/wheels
