@@ -84,7 +84,8 @@ def _ordinal(device: Any) -> int | None:
         return int(number)
     import torch
 
-    return torch.cuda.current_device()
+    current: int = torch.cuda.current_device()
+    return current
 
 
 def _pins(pin_memory: bool) -> bool:
