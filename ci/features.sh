@@ -39,7 +39,7 @@ print("\n".join(",".join(sorted(chosen)) for chosen in every))' "$@")
 
 # The tests, examples and benches too, with the default features and with none. (With all, the job clippy checks them.) And
 # examples/training alone: together with the library, it would turn the feature candle on there.
-library=(--workspace --exclude training --exclude schedules --exclude pinfeed-parquet)
+library=(--workspace --exclude training --exclude schedules --exclude pinfeed-parquet --exclude pinfeed-python)
 run cargo clippy "${library[@]}" --all-targets -- -D warnings
 run cargo clippy "${library[@]}" --all-targets --no-default-features -- -D warnings
 run cargo clippy --package training --all-targets -- -D warnings

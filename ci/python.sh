@@ -1,0 +1,75 @@
+#!/usr/bin/env bash
+# The package for Python: clippy; the wheel, as `pip` gets it, and its size; and tests in Python against the installed wheel, with NumPy alone
+# and with torch.
+#
+# It makes an environment of its own in the target folder, of what PyPI has. torch is several gigabytes there: PINFEED_TORCH=1 installs it, and
+# PINFEED_PYTHON names an interpreter that has it, NumPy, Pillow, torchvision and pytest. Without either, the tests that compare with torch are
+# left out.
+. "$(dirname "$0")/lib.sh"
+
+if ! python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
+    skip_all "Python 3.11 with venv is missing"
+fi
+component clippy cargo-clippy
+CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check" run cargo clippy --package pinfeed-python --all-targets --features nvjpeg -- -D warnings
+
+here=$(realpath -m "${CARGO_TARGET_DIR:-target}/python")
+wheels=$here/wheels
+rm -rf "$wheels"
+mkdir -p "$here"
+[[ -x $here/plain/bin/python ]] || run python3 -m venv "$here/plain"
+plain=$here/plain/bin/python
+if ! run "$plain" -m pip install --quiet "maturin>=1.9.4,<2" mypy numpy pillow pytest safetensors; then
+    skip_all "PyPI is not reachable"
+fi
+
+# (The wheel has libjpeg-turbo, where it can be built.)
+features=()
+if ! jpeg_tools; then
+    skip "libjpeg-turbo in the wheel, for cmake or nasm are missing"
+    features=(--features nvjpeg) # (in the place of those of pyproject.toml)
+fi
+run python3 -m py_compile python/benches/*.py python/tests/*.py python/tests/programs/*.py
+run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$plain" --out "$wheels" "${features[@]}"
+wheel=$(echo "$wheels"/pinfeed-*-cp311-abi3-*.whl)
+bytes=$(stat --format %s "$wheel")
+note "$(basename "$wheel"): $((bytes / 1024)) KiB"
+((bytes < 10 * 1024 * 1024)) # a wheel of less than 10 MB
+
+# Nothing but what the limited interface has, and the module's own entry, is visible.
+step "what the module exports"
+exported=$(python3 - "$wheel" <<'END'
+import subprocess, sys, tempfile, zipfile
+with tempfile.TemporaryDirectory() as folder:
+    archive = zipfile.ZipFile(sys.argv[1])
+    name = next(name for name in archive.namelist() if name.endswith(".so"))
+    path = archive.extract(name, folder)
+    print(subprocess.run(["nm", "-D", "--defined-only", path], capture_output=True, text=True).stdout)
+END
+)
+grep -q PyInit__pinfeed <<<"$exported"
+if grep -Ev 'PyInit__pinfeed|^$' <<<"$exported"; then
+    exit 1
+fi
+
+run "$plain" -m pip install --quiet --force-reinstall --no-deps "$wheel"
+step "the tests, with NumPy alone"
+(cd python/tests && "$plain" -m pytest --quiet -p no:cacheprovider)
+step "the types that the stubs say are there"
+(cd "$here" && "$plain" -m mypy.stubtest pinfeed._pinfeed --allowlist "$OLDPWD/python/tests/stubtest.txt")
+(cd "$here" && "$plain" -m mypy --strict --ignore-missing-imports --no-error-summary -p pinfeed)
+
+with_torch=${PINFEED_PYTHON:-}
+if [[ -z $with_torch && ${PINFEED_TORCH:-} == 1 ]]; then
+    [[ -x $here/torch/bin/python ]] || run python3 -m venv "$here/torch"
+    with_torch=$here/torch/bin/python
+    run "$with_torch" -m pip install --quiet numpy pillow pytest safetensors torch torchvision
+fi
+if [[ -z $with_torch ]]; then
+    skip "the comparisons with torch: PINFEED_TORCH=1 installs it, PINFEED_PYTHON names an interpreter that has it"
+    exit 0
+fi
+# (The wheel is installed into a folder: the interpreter may not be ours to change.)
+run "$plain" -m pip install --quiet --upgrade --no-deps --target "$here/site" "$wheel"
+step "the tests, with torch"
+(cd python/tests && PYTHONPATH=$here/site "$with_torch" -m pytest --quiet -p no:cacheprovider)
