@@ -4,6 +4,7 @@
 //! workers or devices.
 
 mod adapters;
+mod before_waiting;
 mod blocked;
 mod cacheable;
 mod cached;
@@ -19,6 +20,7 @@ mod vec;
 mod zip;
 
 pub use adapters::{Described, FromFn, Map, from_fn};
+pub(crate) use before_waiting::{Progress, with_progress};
 pub use blocked::{BlockSource, Blocked, BlockedStats};
 pub use cacheable::Cacheable;
 pub use cached::{CacheStats, Cached};
@@ -203,7 +205,7 @@ pub trait Dataset: Send + Sync + 'static {
     /// too.
     ///
     /// The worker loads nothing until it returns, so start work that continues without the worker. Several workers may call it at
-    /// once. (A data set with [`blocks`](Dataset::blocks) is also told of no samples: see [`pass_began`](Dataset::pass_began).) A panic is an error of the batch that the worker loads next, whatever [`OnError`](crate::loader::OnError) says.
+    /// once. (A data set with [`blocks`](Dataset::blocks) is told of no samples, in general: see [`pass_began`](Dataset::pass_began).) A panic is an error of the batch that the worker loads next, whatever [`OnError`](crate::loader::OnError) says.
     fn will_need(&self, indices: &[u64], pass: Pass) {
         let _ = (indices, pass);
     }
@@ -234,8 +236,9 @@ pub trait Dataset: Send + Sync + 'static {
     ///
     /// It is called once for each pass, before [`will_need`](Dataset::will_need) is told of the pass's samples, and for the pass that follows in
     /// [`epochs`](crate::DataLoader::epochs) as soon as the loop has come to the one before it. Only data sets with
-    /// [`blocks`](Dataset::blocks) and a [`lookahead`](Dataset::lookahead) above 0 are told. They are also told by
-    /// [`will_need`](Dataset::will_need) with no samples whenever the program has taken batches, because what was read for these is done with.
+    /// [`blocks`](Dataset::blocks) and a [`lookahead`](Dataset::lookahead) above 0 are told. Their calls of
+    /// [`will_need`](Dataset::will_need) then have no samples but filler (rows that repeat samples at an epoch's end): they say that the pass has gone
+    /// on, or that workers have loaded more of it, so that what was read for that is done with.
     ///
     /// A panic is an error of the batch that is loaded next, as in `will_need`.
     fn pass_began(&self, openings: Openings, pass: Pass) {

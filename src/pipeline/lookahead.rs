@@ -4,14 +4,18 @@
 //! rows, and beyond the end of an epoch into the one that follows. A thread that is about to load rows moves the cursor under the
 //! announcer's own lock, and then calls the data set without any. A pass ends when its epoch leaves the shared state.
 //!
-//! A data set that reads blocks is also told when a pass begins, with the blocks that the pass needs, and when batches were taken. It goes
-//! ahead in the list of blocks by itself, as it has room, so there is no second cursor here.
+//! A data set that reads blocks is told when a pass begins, with the blocks that the pass needs, and then how far the pass has come, instead of
+//! each sample: how far the cursor is, and before which position all samples were loaded, so that nothing that is read for these is needed any
+//! more. It goes ahead in the list of blocks by itself, as it has room, so there is no second cursor here.
+
+mod loaded;
 
 use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
+use self::loaded::Loaded;
 use super::plan::indices::{Indices, Sampled};
 use super::plan::lister::Batching;
 use super::plan::options::Options;
@@ -147,6 +151,12 @@ struct Ahead {
     starts: VecDeque<u64>,
     /// The number of the first of these batches.
     first: u64,
+    /// Those that workers are done with, by their numbers.
+    loaded: Loaded,
+    /// The data set has the blocks that the pass needs, and is not told of their samples.
+    has_openings: bool,
+    /// The data set was told that samples before this position are done with.
+    told: u64,
     /// What the data set is being told at this moment, as ranges of samples.
     calls: Vec<Range<u64>>,
     /// The data set is told that the pass begins, or was.
@@ -187,13 +197,27 @@ impl Announced {
     /// Announces what comes, up to `lookahead` behind these rows of a task, which are loaded next. They themselves were announced when
     /// it returns. Returns how long the sampler took, in nanoseconds.
     pub(crate) fn announce(&self, place: &Place, rows: Range<usize>) -> u64 {
-        let first = place.first_row as u64;
-        let rows = first + rows.start as u64..first + rows.end as u64;
-        let settled = self.settled.load(Ordering::Relaxed);
         let sampled = Sampled::default();
-        self.announcer
-            .announce(self.id, place.batch, rows, settled, &sampled);
+        let rows = rows_of_batch(place, rows);
+        self.announcer.announce(self, place.batch, rows, &sampled);
         sampled.ns()
+    }
+
+    /// These rows of a task were loaded: nothing is needed for them any more.
+    pub(crate) fn loaded(&self, place: &Place, rows: Range<usize>) {
+        if planted("rows that were loaded keep their block") {
+            return;
+        }
+        let rows = rows_of_batch(place, rows);
+        let passes = self.announcer.passes.lock();
+        self.announcer.tell_done(passes, self.id, |ahead| {
+            if let (Some(start), Some(end)) = (
+                ahead.number(place.batch, rows.start),
+                ahead.number(place.batch, rows.end),
+            ) {
+                ahead.loaded.add(start..end);
+            }
+        });
     }
 
     /// How many samples ahead the data set is told what comes.
@@ -220,8 +244,21 @@ impl Announced {
 
     /// Tells the data set that batches were taken. Without the shared lock.
     pub(crate) fn tell_settled(&self) {
-        let settled = self.settled.load(Ordering::Relaxed);
-        self.announcer.tell_settled(self.id, settled);
+        let tell = || {
+            let passes = self.announcer.passes.lock();
+            self.announcer
+                .tell_done(passes, self.id, |ahead| ahead.settle(self.settled()));
+        };
+        // The consumer's own thread, whose batch has come.
+        if let Err(payload) = catch_unwind(AssertUnwindSafe(tell)) {
+            let message = panic_message(payload);
+            log::warn!("`Dataset::will_need` panicked: {message}");
+        }
+    }
+
+    /// How many batches are settled. Asked with the announcer's lock, for a batch that is settled before it was announced is so after that.
+    fn settled(&self) -> u64 {
+        self.settled.load(Ordering::Relaxed)
     }
 
     /// The consumer has taken all batches before this one.
@@ -230,8 +267,15 @@ impl Announced {
     }
 }
 
+/// Rows of a task, as those of its whole batch.
+fn rows_of_batch(place: &Place, rows: Range<usize>) -> Range<u64> {
+    let first = place.first_row as u64;
+    first + rows.start as u64..first + rows.end as u64
+}
+
 /// Samples of one batch that are to be announced.
 struct Run {
+    has_openings: bool,
     pass: Pass,
     order: EpochOrder,
     /// The whole batch.
@@ -280,6 +324,9 @@ impl Announcer {
             begun: 0,
             starts: VecDeque::from([0]),
             first: 0,
+            loaded: Loaded::default(),
+            has_openings: false,
+            told: 0,
             calls: Vec::new(),
             has_begun: false,
             is_over: false,
@@ -291,11 +338,11 @@ impl Announcer {
         }))
     }
 
-    /// `rows`: of the batch, those that are loaded next. `settled`: how many batches of the pass are done with.
-    fn announce(&self, id: u64, batch: u64, rows: Range<u64>, settled: u64, sampled: &Sampled) {
+    /// `rows`: of the batch, those that are loaded next.
+    fn announce(&self, pass: &Announced, batch: u64, rows: Range<u64>, sampled: &Sampled) {
         let mut passes = self.passes.lock();
         loop {
-            match self.next_step(&mut passes, id, batch, &rows, settled) {
+            match self.next_step(&mut passes, pass, batch, &rows) {
                 Step::Announce(runs) => {
                     drop(passes);
                     self.tell(runs, sampled);
@@ -307,6 +354,9 @@ impl Announcer {
                     passes = self.passes.lock();
                 }
                 Step::Wait => self.changed.wait(&mut passes),
+                Step::Done if self.shared.has_blocks => {
+                    return self.tell_done(passes, pass.id, |_| {});
+                }
                 Step::Done => return,
             }
         }
@@ -319,15 +369,18 @@ impl Announcer {
         let order = options.order(&partition);
         // The program's code, both: other threads wait for this one, also if it panics.
         let begins = || {
-            if let Some(openings) = self.openings(start, &partition)
-                && let Some(call) = self.call(of, |ahead| ahead.has_begun = true)
-            {
+            let Some(openings) = self.openings(start, &partition) else {
+                return false;
+            };
+            if let Some(call) = self.call(of, |ahead| ahead.has_begun = true) {
                 self.shared.listener.pass_began(openings, call.pass);
             }
+            true
         };
         let begun = catch_unwind(AssertUnwindSafe(begins));
         let mut passes = self.passes.lock();
         if let Some(ahead) = find(&mut passes, of) {
+            ahead.has_openings = matches!(begun, Ok(true));
             ahead.samples = Samples::new(partition, order, start.epoch);
         }
         drop(passes);
@@ -353,37 +406,45 @@ impl Announcer {
         let mut passes = self.passes.lock();
         let ahead = find(&mut passes, id).filter(|ahead| !ahead.is_over)?;
         noted(ahead);
-        let range = u64::MAX..u64::MAX; // of no sample
-        ahead.calls.push(range.clone());
+        ahead.calls.push(NO_SAMPLE);
         Some(Call {
             announcer: self,
             pass: ahead.pass,
-            range,
+            range: NO_SAMPLE,
         })
     }
 
-    /// Tells the data set that so many batches are done with.
-    fn tell_settled(&self, id: u64, settled: u64) {
-        let call = self.call(id, |ahead| ahead.settle(settled));
-        let Some(call) = call else {
+    /// Notes what is done with, and tells the data set, if it is more than that was told of.
+    fn tell_done(
+        &self,
+        mut passes: MutexGuard<'_, VecDeque<Ahead>>,
+        id: u64,
+        note: impl FnOnce(&mut Ahead),
+    ) {
+        let Some(ahead) = find(&mut passes, id).filter(|ahead| !ahead.is_over) else {
             return;
         };
-        // The consumer's own thread, whose batch has come.
-        let tell = AssertUnwindSafe(|| self.shared.listener.will_need(&[], call.pass));
-        if let Err(payload) = catch_unwind(tell) {
-            let message = panic_message(payload);
-            log::warn!("`Dataset::will_need` panicked: {message}");
+        note(ahead);
+        if let Some(pass) = ahead.to_tell() {
+            ahead.calls.push(NO_SAMPLE);
+            drop(passes);
+            let _call = Call {
+                announcer: self,
+                pass,
+                range: NO_SAMPLE,
+            };
+            self.shared.listener.will_need(&[], pass);
         }
     }
 
     fn next_step(
         &self,
         passes: &mut VecDeque<Ahead>,
-        id: u64,
+        pass: &Announced,
         batch: u64,
         rows: &Range<u64>,
-        settled: u64,
     ) -> Step {
+        let (id, settled) = (pass.id, pass.settled());
         let Some(own) = find(passes, id).filter(|own| !own.is_over) else {
             return Step::Done; // the epoch was left
         };
@@ -511,6 +572,9 @@ impl Announcer {
     }
 }
 
+/// What a call is about that tells of no sample.
+const NO_SAMPLE: Range<u64> = u64::MAX..u64::MAX;
+
 fn find(passes: &mut VecDeque<Ahead>, id: u64) -> Option<&mut Ahead> {
     passes.iter_mut().find(|ahead| ahead.pass.id() == id)
 }
@@ -556,11 +620,32 @@ impl Ahead {
             self.starts.pop_front();
         }
         self.pass.settled = self.starts.front().copied().unwrap_or(0);
-        if let Samples::Known { partition, .. } = &self.samples {
-            self.pass.done = partition.position_after(self.first);
-        }
         // Of a batch that failed, the last rows may never have been begun.
         self.begun = self.begun.max(self.pass.settled);
+        self.loaded.settle(self.pass.settled);
+    }
+
+    /// The position before which all samples are done with: they were loaded, or their batches are settled.
+    fn done(&self) -> u64 {
+        let Samples::Known { partition, .. } = &self.samples else {
+            return 0;
+        };
+        let number = self.loaded.all_before();
+        // The last of the batches that begin there: those before it are empty, or were given out before.
+        let batch = self.starts.partition_point(|start| *start <= number);
+        let Some(batch) = batch.checked_sub(1) else {
+            return 0;
+        };
+        let row = number - self.starts[batch];
+        partition.position_before(self.start.epoch, self.first + batch as u64, row)
+    }
+
+    /// The pass, if the data set is to be told that more of it is done with.
+    fn to_tell(&mut self) -> Option<Pass> {
+        self.pass.done = self.done();
+        let is_more = self.pass.done > self.told;
+        self.told = self.pass.done;
+        is_more.then_some(self.pass)
     }
 
     /// What is announced next: `most` samples of one batch at most.
@@ -594,6 +679,7 @@ impl Ahead {
         self.pass.announced = self.announced;
         self.calls.push(self.announced - count..self.announced);
         Some(Run {
+            has_openings: self.has_openings,
             pass: self.pass,
             order: order.clone(),
             place,
@@ -624,7 +710,14 @@ impl Run {
     fn tell(self, listener: &dyn Listener, sampled: &Sampled) {
         let mut indices = Indices::new(&self.order, self.place, self.rows.end, sampled);
         let (mut coming, mut count) = ([0; ROWS_AT_ONCE], 0);
-        let mut row = self.rows.start;
+        let mut row = match self.has_openings {
+            // Filler repeats samples whose blocks may be done with.
+            true => self.rows.start.max(self.place.real_rows()),
+            false => self.rows.start,
+        };
+        if row >= self.rows.end {
+            listener.will_need(&[], self.pass);
+        }
         // If the order is wrong, that is an error when these samples are loaded.
         while row < self.rows.end {
             let found = indices.look_up(row);

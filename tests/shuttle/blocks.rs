@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use pinfeed::dataset::{BlockSource, Blocked, Table, TensorDataset};
 use pinfeed::error::Temporary;
+use pinfeed::loader::OnError;
 use pinfeed::sampler::{BlockSampler, Blocks, Sampler};
 use pinfeed::{BoxError, DataLoader, SampleRng, Tensor};
 use shuttle::thread;
@@ -221,6 +222,56 @@ fn blocks_are_read_once() {
             );
         }
         check_all_back(&device);
+    });
+}
+
+/// Batches of many rows of small tables, with no more room than a few of these take: what a worker has copied makes room for the rest.
+#[test]
+fn batches_are_larger_than_the_room() {
+    explore("batches_are_larger_than_the_room", || {
+        let (len, tracks) = (6 + below(8) as u64, 1 + below(2));
+        let blocks = Arc::new(Blocks::even(len, 1 + below(2) as u64).unwrap());
+        let sampler = BlockSampler::new(Arc::clone(&blocks)).with_seed(below(100) as u64);
+        let sampler = sampler.with_tracks(tracks as u64).unwrap();
+        let blocked = Blocked::new(Shards {
+            blocks: Arc::clone(&blocks),
+            fetched: Arc::default(),
+            held: Arc::default(),
+            broken: None,
+            bad: (below(6) == 0).then(|| below(len as usize) as u64),
+            busy: Mutex::default(),
+            has_tables: true,
+        });
+        let blocked = blocked
+            .with_in_flight(1 + below(2))
+            .with_max_bytes((tracks + 1) * 2 * BYTES);
+        let blocked = Arc::new(blocked);
+        let loader = DataLoader::builder(Arc::clone(&blocked))
+            .sampler(sampler)
+            .batch_size(4 + below(6))
+            .num_workers(below(3))
+            .on_error(OnError::Skip { at_most: 10 })
+            .build()
+            .unwrap();
+        let bad = blocked.source().bad;
+        for epoch in loader.epochs(0..2) {
+            let mut indices: Vec<i64> = Vec::new();
+            for batch in epoch {
+                match batch {
+                    Ok((_, found)) => indices.extend(found.as_slice()),
+                    Err(error) => check_error(&error, bad.unwrap()), // of a batch that has no other
+                }
+            }
+            indices.sort_unstable();
+            let all = (0..len).filter(|index| bad != Some(*index));
+            assert!(indices.into_iter().eq(all.map(|index| index as i64)));
+        }
+        drop(loader);
+        let stats = blocked.stats();
+        assert_eq!((stats.open, stats.held_bytes), (0, 0), "{stats:?}");
+        if bad.is_none() {
+            assert_eq!(stats.singles, 0, "{stats:?}");
+        }
     });
 }
 

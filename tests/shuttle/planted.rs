@@ -68,9 +68,9 @@ planted! {
     untold: "the thread that waits for a request is not told", "staged::requests_are_made_ahead";
     wrong_room: "room is given in the wrong order", "blocks::blocks_are_read_once";
     later_pass: "a later pass takes the room", "blocks::blocks_are_read_once";
-    kept_block: "rows that were copied keep their block", "blocks::blocks_are_read_once";
-    held_rows: "a block is held beyond its room", "blocks::blocks_are_read_once";
-    tried_in_vain: "a sample that is tried again is given up with its block", "blocks::blocks_are_tried_again";
+    kept_block: "rows that were loaded keep their block", "blocks::blocks_are_read_once";
+    early_end: "blocks are let go before the rows of slow workers", "blocks::blocks_are_read_once";
+    silent_wait: "a worker waits before it says what it has loaded", "blocks::batches_are_larger_than_the_room";
     silent_reader: "a reader of shards ends in silence", "shards::shards_come_whole";
     lost_items: "items of a batch are lost where there are none for now", "shards::shards_come_whole";
     kept_room: "what is done with keeps its room", "blocks::blocks_are_read_once";

@@ -17,6 +17,7 @@ use std::time::Duration;
 use self::pieces::{Found, Gone, Pieces, Step, Use};
 use self::requests::{Fetched, NotFetched, Requests};
 use self::tables::ROWS_AHEAD;
+use super::before_waiting::report_progress;
 use super::staged::{Came, Forgotten, Inner};
 use super::{Dataset, Pass, Staged};
 use crate::error::{BoxError, NoAnswer, Result};
@@ -33,7 +34,8 @@ use crate::tensor::Column;
 /// [`with_in_flight`](Blocked::with_in_flight) at a time, [`with_blocks_ahead`](Blocked::with_blocks_ahead) beyond those that are open,
 /// across the boundaries of epochs too, and of [`with_max_bytes`](Blocked::with_max_bytes) together. A block that a track has only a part of
 /// is fetched in pieces, each once. A worker that needs a sample whose block is not there waits for it; the wait counts in the
-/// loader's [`timeout`](crate::loader::Builder::timeout). A block is kept until its samples were decoded that the rank needs of it.
+/// loader's [`timeout`](crate::loader::Builder::timeout). A block is kept until its samples were decoded that the rank needs of it, and all
+/// samples before these.
 ///
 /// In a resumed epoch, the blocks that are open where it begins are read again, once.
 ///
@@ -165,7 +167,8 @@ impl<S: BlockSource> Blocked<S> {
         self.limited(|limits| limits.ahead = Some(blocks))
     }
 
-    /// Sets how much memory blocks may have that are fetched, or are being fetched, until their last sample is decoded; 4 GiB by default.
+    /// Sets how much memory blocks may have that are fetched, or are being fetched, until their last sample is decoded, and all before it; 4 GiB by
+    /// default.
     ///
     /// It must have room for the blocks that are open at a time, on this rank, and for one more, or
     /// [`build`](crate::loader::Builder::build) refuses it: with 384 tracks of 8 MiB on 8 ranks, these are 49 blocks, or 392 MiB. Beyond that
@@ -284,7 +287,7 @@ impl<S: BlockSource> Blocked<S> {
             used: None,
             alone: None,
         };
-        let mut has_waited = false;
+        let (mut has_reported, mut has_waited) = (false, false);
         loop {
             let mut pieces = requests.pieces.lock();
             let found = pieces.find(index, pass, using.used, requests.max_bytes);
@@ -307,6 +310,12 @@ impl<S: BlockSource> Blocked<S> {
                     if !is_tried_again {
                         return Ok((fetched, using));
                     }
+                }
+                Found::Asked(..) | Found::NoRoom if !has_reported => {
+                    has_reported = true;
+                    _ = waits();
+                    drop(pieces);
+                    report_progress();
                 }
                 Found::Asked(used, request) => {
                     using.used = Some(used);
@@ -550,17 +559,21 @@ impl<S: BlockSource> Dataset for Blocked<S> {
         if indices.is_empty() && !pieces.knows(own) {
             return;
         }
-        pieces.comes_to(pass, &mut gone);
-        let _room = self.gives_room();
+        let goes_ahead = pieces.comes_to(pass, &mut gone);
+        // (What another thread has just opened may be what the caller needs.)
+        let has_room = goes_ahead || pieces.has_room(own, requests.max_bytes);
+        let _room = has_room.then(|| self.gives_room());
         match gone.is_empty() {
             true => drop(pieces),
             false => self.unlock(pieces, gone),
         }
-        self.open(own);
-        let mut pieces = requests.pieces.lock();
-        let mut singles = Vec::new();
-        pieces.announce(indices, own, |index| singles.push(index));
-        drop(pieces);
+        if goes_ahead {
+            self.open(own);
+        }
+        if indices.is_empty() {
+            return;
+        }
+        let singles = requests.pieces.lock().without_piece(indices, own);
         if singles.is_empty() {
             return;
         }

@@ -2,14 +2,15 @@
 //! program's is called, or dropped, while it is held.
 //!
 //! A *piece* is some samples of one block that are fetched together: what an [`Opening`] says, or one sample that is in none. Passes
-//! *need* pieces; those that need the same one share it. A piece is forgotten when no pass needs it any more: the samples that were
-//! announced of it were all taken, or their batches are settled, or the passes are over.
+//! *need* pieces; those that need the same one share it. A piece is forgotten when no pass needs it any more: they are over, or all samples
+//! before the position where the piece ends are *done with*, because they were loaded or their batches are settled. So there is nothing to count
+//! for each sample, and a sample that is there is found by reading alone.
 //!
 //! # Why no worker waits for ever
 //!
 //! Room is given to the pieces of a *line* (passes that follow each other, in one session) in the order in which they are needed. Take the
-//! first position of the line whose sample was neither taken nor settled. A piece that has room, and comes before this position's
-//! piece in that order, has another sample behind the position, or it would have been forgotten. (A piece that another pass has room
+//! first position of the line whose sample is not done with. (A worker says what it has loaded before it waits.) A piece that has room, and
+//! comes before this position's piece in that order, has another sample behind the position, or it would have been forgotten. (A piece that another pass has room
 //! for does not take the line's before its turn; if it is let go by the other before that, it is fetched again.) So both are open there, and
 //! so many pieces as are open at once have room together (`Blocked::check_room`). Therefore that sample's piece has room, and the line goes on.
 //! Positions that are never taken, for their batch has failed, are settled when the program takes the error; the data set is told of that.
@@ -23,7 +24,7 @@ mod rows;
 
 pub(super) use opening::Step;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::time::Duration;
 
@@ -31,7 +32,7 @@ use opening::{Course, Left};
 use room::Line;
 
 use crate::sampler::{Again, Opening, Openings};
-use crate::sync::{Instant, planted};
+use crate::sync::Instant;
 
 /// A pass, in the order in which they began, and where in it: a position, and which of the pieces that begin there.
 type Turn = (u64, u64, u64);
@@ -88,24 +89,17 @@ struct Need {
     turn: Turn,
     /// It was its turn: what the piece takes is within the line's part of the room.
     has_room: bool,
-    /// How many of its samples the pass has yet to take.
-    left: u64,
+    /// How many of its samples the pass takes.
+    uses: u64,
     /// From this position on, it needs nothing of the piece.
     until: u64,
-    marks: Vec<Mark>,
-}
-
-/// What a pass has to do with a sample of a piece.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Mark {
-    Unknown,
-    Announced,
-    Taken,
+    /// The samples that got the error that it could not be fetched.
+    failed: BTreeSet<u64>,
 }
 
 /// What a `get` finds.
 pub(super) enum Found<F> {
-    /// `again`: it was got before.
+    /// `again`: it could not be fetched, and the sample got that error before.
     Here { used: Use, fetched: F, again: bool },
     /// It is fetched by this request.
     Asked(Use, u64),
@@ -130,8 +124,8 @@ pub(super) struct Wanted {
 pub(super) struct Use {
     pub(super) piece: u64,
     pass: u32,
-    /// It was announced, and not got before.
-    counts: bool,
+    /// The piece is this one sample.
+    is_single: bool,
 }
 
 /// What is not needed any more: to be dropped, and forgotten, without the lock.
@@ -206,24 +200,18 @@ impl<F: Clone> Pieces<F> {
             }
             pass => pass,
         };
-        let course = self.passes.get(&pass);
-        let need = course.and_then(|course| course.needs.range(..=index).next_back());
-        let number = need.map_or(0, |(_, number)| *number);
-        let piece = self.pieces.get_mut(&number);
-        let Some(piece) = piece.filter(|piece| piece.samples.contains(&index)) else {
-            // One that waits because it is tried again does not keep the piece: the last of those that count takes it away.
-            let is_left = |used: Use| {
-                let is_given_up =
-                    planted("a sample that is tried again is given up with its block");
-                used.counts || !self.passes.contains_key(&pass) || is_given_up
-            };
+        let number = self.piece_of(index, pass).unwrap_or(0);
+        let is_good = self.is_good;
+        let Some(piece) = self.pieces.get_mut(&number) else {
+            // (One in the place of another does not keep a piece.)
+            let is_left = |used: Use| used.is_single || !self.passes.contains_key(&pass);
             return match used.is_some_and(is_left) {
                 true => Found::Gone,
                 false => Found::Alone(None),
             };
         };
         if !matches!(piece.stage, Stage::Waits) {
-            return piece.found(number, index, pass, used);
+            return piece.found(number, index, pass, used, is_good);
         }
         // One sample waits for no room in the line: there is some for one beyond the bound, in the end.
         if piece.is_single {
@@ -235,7 +223,7 @@ impl<F: Clone> Pieces<F> {
             return Found::NoRoom;
         }
         match self.pieces.get_mut(&number) {
-            Some(piece) => piece.found(number, index, pass, used),
+            Some(piece) => piece.found(number, index, pass, used, is_good),
             None => Found::Alone(None), // cannot be
         }
     }
@@ -260,7 +248,7 @@ impl<F: Clone> Pieces<F> {
                 samples: piece.samples.clone(),
                 first: need.turn.1,
                 until: need.until,
-                uses: need.left,
+                uses: need.uses,
             };
             Some((again, opening))
         });
@@ -317,18 +305,7 @@ impl<F: Clone> Pieces<F> {
 
     /// A `get` is done with a sample.
     pub(super) fn used(&mut self, used: Use, gone: &mut Gone<F>) {
-        if !used.counts {
-            return;
-        }
-        let Some(piece) = self.pieces.get_mut(&used.piece) else {
-            return;
-        };
-        let mut needs = piece.needs.iter_mut();
-        let Some(need) = needs.find(|need| need.pass == used.pass) else {
-            return;
-        };
-        need.left -= 1;
-        if need.left == 0 {
+        if used.is_single {
             self.leave(used.piece, used.pass, gone);
         }
     }
@@ -378,6 +355,7 @@ impl<F: Clone> Pieces<F> {
         };
         if let Some(course) = self.passes.get_mut(&pass) {
             course.ahead.remove(&need.turn);
+            course.ends.remove(&(need.until, number));
             let start = piece.samples.start;
             if course.needs.get(&start) == Some(&number) {
                 course.needs.remove(&start);
@@ -425,57 +403,37 @@ impl<F: Clone> Pieces<F> {
 }
 
 impl<F: Clone> Piece<F> {
-    /// What a `get` finds, which takes its sample if it was announced.
-    fn found(&mut self, number: u64, index: u64, pass: u32, used: Option<Use>) -> Found<F> {
-        // (One that was not announced takes another's place here, and comes in its own place later.)
-        let mut mark = Mark::Unknown;
-        if let Some(of_sample) = self.mark(index, pass) {
-            mark = *of_sample;
-            if mark == Mark::Announced {
-                *of_sample = Mark::Taken;
-            }
-        }
-        let again = mark == Mark::Taken && used.is_none();
+    /// What a `get` finds.
+    fn found(
+        &mut self,
+        number: u64,
+        index: u64,
+        pass: u32,
+        used: Option<Use>,
+        is_good: fn(&F) -> bool,
+    ) -> Found<F> {
+        let is_again = used.is_none();
         let used = Use {
             piece: number,
             pass,
-            counts: mark == Mark::Announced || used.is_some_and(|used| used.counts),
+            is_single: self.is_single,
         };
         match &self.stage {
-            Stage::Here(_, fetched) => Found::Here {
-                used,
-                fetched: fetched.clone(),
-                again,
-            },
+            Stage::Here(_, fetched) => {
+                let mut again = false;
+                if !is_good(fetched)
+                    && let Some(need) = self.needs.iter_mut().find(|need| need.pass == pass)
+                {
+                    again = !need.failed.insert(index) && is_again;
+                }
+                Found::Here {
+                    used,
+                    fetched: fetched.clone(),
+                    again,
+                }
+            }
             Stage::Asked(request) => Found::Asked(used, *request),
             Stage::Waits => Found::Alone(Some(used)),
         }
-    }
-}
-
-impl<F> Piece<F> {
-    /// Calls `f` with what a pass has to do with the first of these samples, as many as are of this piece. Returns how many.
-    fn each_mark(&mut self, indices: &[u64], pass: u32, mut f: impl FnMut(&mut Mark)) -> usize {
-        let (start, mut needs) = (self.samples.start, self.needs.iter_mut());
-        let Some(need) = needs.find(|need| need.pass == pass) else {
-            return 0;
-        };
-        let mut count = 0;
-        for index in indices {
-            let at = index.checked_sub(start).map(|at| at as usize);
-            let Some(mark) = at.and_then(|at| need.marks.get_mut(at)) else {
-                break;
-            };
-            f(mark);
-            count += 1;
-        }
-        count
-    }
-
-    /// What a pass has to do with a sample.
-    fn mark(&mut self, index: u64, pass: u32) -> Option<&mut Mark> {
-        let at = usize::try_from(index.checked_sub(self.samples.start)?).ok()?;
-        let mut needs = self.needs.iter_mut();
-        needs.find(|need| need.pass == pass)?.marks.get_mut(at)
     }
 }

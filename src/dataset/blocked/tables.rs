@@ -3,10 +3,8 @@
 //! Only rows that are there are copied. A sample whose block is fetched, or has failed, or is in none, is got: that waits, and says what
 //! is wrong.
 
-use super::pieces::Gone;
 use super::{BlockSource, Blocked};
 use crate::dataset::Table;
-use crate::sync::planted;
 use crate::tensor::Column;
 use crate::tuning::ROWS_AT_ONCE;
 
@@ -52,33 +50,16 @@ impl<S: BlockSource> Blocked<S> {
             columns.for_each(|column| column.fetch_ahead(*row));
         };
         tables.iter().take(RUNS_AHEAD).for_each(fetch_ahead);
-        let (mut given, mut taken) = (0, 0);
-        for ((table, _), run) in tables.iter().zip(&runs) {
-            if let Some(next) = tables.get(taken + RUNS_AHEAD) {
+        let mut given = 0;
+        for (at, ((table, _), run)) in tables.iter().zip(&runs).enumerate() {
+            if let Some(next) = tables.get(at + RUNS_AHEAD) {
                 fetch_ahead(next);
             }
             if !give(table.columns, &rows[given..given + run.count]) {
                 break;
             }
             given += run.count;
-            taken += 1;
         }
-        let held = planted("a block is held beyond its room").then(|| runs.clone());
-        // (Without what was fetched: its room may be given to another.)
-        let runs = runs.into_iter().take(taken);
-        let taken: Vec<(u64, usize)> = runs.map(|run| (run.piece, run.count)).collect();
-        let (mut gone, mut rest) = (Gone::default(), indices);
-        let mut pieces = requests.pieces.lock();
-        for (piece, count) in taken {
-            let (own, behind) = rest.split_at(count);
-            pieces.took_rows(piece, own, pass, &mut gone);
-            rest = behind;
-        }
-        match gone.is_empty() {
-            true => drop(pieces),
-            false => self.unlock(pieces, gone),
-        }
-        drop(held);
         given
     }
 }

@@ -1,15 +1,18 @@
 //! Making a task: its rows are loaded, and it is laid out and finished. **This is where a sample fails** ([`Fill::load`]).
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::rc::Rc;
 
 use super::factory::DatasetFactory;
 use super::on_error::{Loading, OnError, Settled};
+use super::progress::Progress;
 use super::samples::Source;
 use super::stopwatch::Stopwatch;
 use crate::batch::{Collate, Needs, NotLoaded, Table, Took};
-use crate::dataset::Dataset;
+use crate::dataset::{Dataset, Progress as _, with_progress};
 use crate::device::Piece;
 use crate::error::drop_each;
 use crate::error::{NotDrawn, panic_message};
@@ -33,6 +36,8 @@ pub(crate) struct Fill<'a, D: Dataset, C: Collate<D::Sample>> {
     loading: Loading,
     /// Such a thread has announced the rows below this one.
     announced: Cell<usize>,
+    /// For a data set that reads blocks.
+    progress: Option<Rc<Progress>>,
     /// The last of the samples that are left out, if there are any.
     left_out: RefCell<Option<Failed>>,
     /// How long the sampler took for what is loaded, and how long the data set took to be told what comes, in nanoseconds.
@@ -80,6 +85,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             at,
             loading,
             announced: Cell::new(0),
+            progress: Progress::new(source.context.announced.as_ref(), source.place),
             left_out: RefCell::new(None),
             sampled: match watch.times_sampler() {
                 true => Sampled::default(),
@@ -104,10 +110,12 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         let mut took = Took::default();
         let mut run = Run::<D, C>::default();
         let at = self.at;
-        at.comes_to(match &claimed {
+        let first = match &claimed {
             Claimed::Rows(rows) if !rows.is_empty() => self.source.row_of_place(rows.start),
             Claimed::Rows(_) | Claimed::Parked(_) => 0,
-        });
+        };
+        at.comes_to(first);
+        let end = self.begins(&claimed, first);
         let mut left = match claimed {
             Claimed::Rows(rows)
                 if self.source.dataset.at_once() > 1 && !self.source.is_changed() =>
@@ -121,7 +129,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         let mut is_announced = false;
         let failure = loop {
             // Unwind safety: a row whose sample panicked is filled again from the start, or its task has failed.
-            let load = AssertUnwindSafe(|| {
+            let load = || {
                 if let Some(again) = again.take() {
                     self.load_other(again, &mut run, ask, &mut took)?;
                 }
@@ -142,9 +150,12 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
                     }
                     Left::Parked(parked) => self.fill_parked(parked, &mut run, ask, &mut took),
                 }
-            });
+            };
+            let progress = self.progress.as_ref();
+            let progress = progress.map(|progress| Rc::clone(progress) as _);
+            let load = AssertUnwindSafe(|| with_progress(progress, load));
             let failed = match catch_unwind(load) {
-                Ok(Ok(())) => break None,
+                Ok(Ok(())) => break self.ends(end).err(),
                 Ok(Err(NotLoaded::Sample(failed))) => failed,
                 Ok(Err(NotLoaded::Failed(failure))) => self.source.failed(failure),
                 Err(payload) => {
@@ -159,6 +170,12 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             }
         };
         watch.also(self.sampled.take_ns(), self.announcing_ns.take());
+        if let Some(failed) = &failure {
+            // What is not loaded any more needs no block. (A task that is made again by the same thread loads it then.)
+            if self.loading == Loading::Shared || !failed.can_rebuild {
+                _ = self.ends(end);
+            }
+        }
         if failure.is_none() {
             self.table.end_run(run);
         } else {
@@ -190,14 +207,49 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         (loaded, failure)
     }
 
+    /// Rows are loaded from here on. Returns the row of the place up to which they were, when that is done; `None`: they were loaded before.
+    fn begins(&self, claimed: &Claimed, first: usize) -> Option<usize> {
+        let (source, progress) = (self.source, self.progress.as_ref()?);
+        let Claimed::Rows(rows) = claimed else {
+            return None;
+        };
+        // (A task that is made again is made as a whole.)
+        progress.begins(if source.is_changed() { 0 } else { first });
+        Some(match rows.end < source.rows() {
+            true => source.row_of_place(rows.end),
+            false => source.place.rows,
+        })
+    }
+
+    /// The rows before this one were loaded.
+    fn ends(&self, end: Option<usize>) -> Result<(), Failed> {
+        let (Some(progress), Some(end)) = (&self.progress, end) else {
+            return Ok(());
+        };
+        progress.comes_to(end);
+        self.report(progress, end.saturating_sub(1))
+    }
+
+    /// Says which rows were loaded. If that panics, no sample is to blame.
+    fn report(&self, progress: &Progress, row: usize) -> Result<(), Failed> {
+        let report = AssertUnwindSafe(|| progress.report());
+        catch_unwind(report).map_err(|payload| self.data_set_panicked(row, payload))
+    }
+
+    #[cold]
+    fn data_set_panicked(&self, row: usize, payload: Box<dyn Any + Send>) -> Failed {
+        Failed {
+            is_samples_own: false,
+            ..self.source.sample_panicked(row, panic_message(payload))
+        }
+    }
+
     /// Announces what follows these rows, before the first of them is taken. If that panics, no sample is to blame, so none is replaced.
     fn announce(&self, rows: Range<usize>, is_timed: bool) -> Result<(), Failed> {
         let first = rows.start;
         let announce = AssertUnwindSafe(|| self.source.announce(rows, is_timed));
-        let (ns, sampling_ns) = catch_unwind(announce).map_err(|payload| Failed {
-            is_samples_own: false,
-            ..self.source.sample_panicked(first, panic_message(payload))
-        })?;
+        let (ns, sampling_ns) =
+            catch_unwind(announce).map_err(|payload| self.data_set_panicked(first, payload))?;
         self.sampled.add(sampling_ns);
         let announcing_ns = self.announcing_ns.get() + ns.saturating_sub(sampling_ns);
         self.announcing_ns.set(announcing_ns);
@@ -252,13 +304,13 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         watch: &mut Stopwatch,
         took: &mut Took,
     ) -> Result<(), NotLoaded<Failed>> {
-        let (source, at) = (self.source, self.at);
+        let source = self.source;
         let announces = self.loading == Loading::Solo && source.context.announced.is_some();
         let end = rows.end.min(rows.start.saturating_add(most));
         let next = || {
             let row = (rows.start < end).then_some(rows.start)?;
             rows.start += 1;
-            at.comes_to(row);
+            self.comes_to(row);
             if announces
                 && row >= self.announced.get()
                 && let Err(failed) = self.announce_next(row..end, watch)
@@ -283,7 +335,19 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         let most = (lookahead / 8).clamp(1, ROWS_AT_ONCE);
         let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
         self.announced.set(rows.end);
+        if let Some(progress) = &self.progress {
+            self.report(progress, rows.start)?;
+        }
         self.announce(rows, watch.times_sampler())
+    }
+
+    /// The row of the place that is loaded next.
+    #[inline]
+    fn comes_to(&self, row: usize) {
+        self.at.comes_to(row);
+        if let Some(progress) = &self.progress {
+            progress.comes_to(row);
+        }
     }
 
     /// Gets the sample of a row, and notes how long that takes.
@@ -360,6 +424,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         if rows.start >= rows.end || !self.table.takes_rows() {
             return Ok(false);
         }
+        self.comes_to(rows.start);
         let others_ns = || self.sampled.measured_ns() + self.announcing_ns.get();
         let before_ns = others_ns();
         let mut end = rows.end;
@@ -442,7 +507,12 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         start: Instant,
     ) -> Vec<Got<D::Sample>> {
         let (source, at) = (self.source, self.at);
-        at.comes_to(rows.start);
+        self.comes_to(rows.start);
+        if let Some(progress) = &self.progress
+            && let Err(failed) = self.report(progress, rows.start)
+        {
+            return vec![(rows.start, Err(failed))];
+        }
         if self.loading == Loading::Solo
             && let Err(failed) = self.announce(rows.clone(), true)
         {
@@ -527,7 +597,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         let next = || {
             let row = rows.next()?;
             let in_place = source.row_of_place(row);
-            at.comes_to(in_place);
+            self.comes_to(in_place);
             at.samples(in_place, Instant::now());
             let other = source.changes.lock().of(in_place);
             let index = match other {

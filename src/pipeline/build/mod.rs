@@ -4,5 +4,6 @@ pub(super) mod factory;
 pub(super) mod fill;
 pub(super) mod iterable;
 pub(super) mod on_error;
+mod progress;
 pub(super) mod samples;
 pub(super) mod stopwatch;

@@ -147,6 +147,17 @@ impl Partition {
         }
     }
 
+    /// A position before which the shard has no samples but those before a row of a batch.
+    pub(crate) fn position_before(&self, epoch: u64, batch: u64, row: u64) -> u64 {
+        match self {
+            Partition::Even(even) if row > 0 => {
+                let place = even.batch_place(epoch, batch);
+                place.key(row as usize).min(place.samples)
+            }
+            _ => self.position_after(batch),
+        }
+    }
+
     /// Where the order stands when each shard has had that many batches.
     pub(crate) fn position_after(&self, batches: u64) -> u64 {
         match self {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use super::room::Line;
-use super::{Gone, Mark, Need, Piece, Pieces, Stage, Turn};
+use super::{Gone, Need, Piece, Pieces, Stage, Turn};
 use crate::dataset::Pass;
 use crate::sampler::{Again, Opening, Openings};
 use crate::sync::planted;
@@ -21,6 +21,8 @@ pub(super) struct Course {
     pub(super) next: Option<(Opening, usize)>,
     /// The pieces that it needs, by their first samples.
     pub(super) needs: BTreeMap<u64, u64>,
+    /// From which positions on it needs none of these, in order.
+    pub(super) ends: BTreeSet<(u64, u64)>,
     /// Below this position, samples have been announced.
     pub(super) reached: u64,
     /// Below this one, they are done with.
@@ -73,38 +75,45 @@ impl<F: Clone> Pieces<F> {
             openings: openings.map_or(Left::None, Left::Some),
             next: None,
             needs: BTreeMap::new(),
+            ends: BTreeSet::new(),
             reached: 0,
             done: 0,
             ahead: BTreeSet::new(),
         });
     }
 
-    /// Samples of a pass are announced up to a position, and those before another are done with.
-    pub(in crate::dataset::blocked) fn comes_to(&mut self, pass: Pass, gone: &mut Gone<F>) {
+    /// Samples of a pass are announced up to a position, and those before another are done with. Returns whether there may be more to open: its
+    /// samples are not to be got before that, also where another thread is at it.
+    pub(in crate::dataset::blocked) fn comes_to(&mut self, pass: Pass, gone: &mut Gone<F>) -> bool {
         let own = pass.short_id();
         if !self.passes.contains_key(&own) {
             self.begin(pass, None);
         }
         let Some(course) = self.passes.get_mut(&own) else {
-            return; // cannot be
+            return false; // cannot be
         };
+        let mut goes_ahead = pass.reached > course.reached;
         course.reached = course.reached.max(pass.reached);
+        goes_ahead |= match (&course.next, &course.openings) {
+            (Some((next, _)), _) => next.first < course.reached,
+            (None, Left::None) => false,
+            (None, Left::Some(_) | Left::Asked) => true,
+        };
         let is_reached = |(_, first, _): &Turn| *first < course.reached;
         while course.ahead.first().is_some_and(is_reached) {
             course.ahead.pop_first();
         }
-        if pass.done <= course.done || planted("what is done with keeps its room") {
-            return;
+        course.done = course.done.max(pass.done);
+        let done = course.done;
+        while let Some(course) = self.passes.get_mut(&own)
+            && let Some((until, number)) = course.ends.first().copied()
+            && until <= done
+            && !planted("what is done with keeps its room")
+        {
+            course.ends.pop_first();
+            self.leave(number, own, gone);
         }
-        course.done = pass.done;
-        let needs: Vec<u64> = course.needs.values().copied().collect();
-        for number in needs {
-            let needs = self.pieces.get(&number).map(|piece| &piece.needs);
-            let mut needs = needs.into_iter().flatten();
-            if needs.any(|need| need.pass == own && need.until <= pass.done) {
-                self.leave(number, own, gone);
-            }
-        }
+        goes_ahead
     }
 
     /// Opens what a pass needs of what is announced, and `ahead` pieces of its line beyond that. `hangs`: whether a request does.
@@ -219,11 +228,18 @@ impl<F: Clone> Pieces<F> {
             },
             None => false,
         });
-        self.need(pass, opening, bytes, shared, Mark::Unknown);
+        self.need(pass, opening, bytes, shared, false);
     }
 
     /// A pass needs a piece: one that there is, or a new one.
-    fn need(&mut self, pass: u32, opening: Opening, bytes: usize, shared: Option<u64>, mark: Mark) {
+    fn need(
+        &mut self,
+        pass: u32,
+        opening: Opening,
+        bytes: usize,
+        shared: Option<u64>,
+        is_single: bool,
+    ) {
         let Some(course) = self.passes.get_mut(&pass) else {
             return;
         };
@@ -239,27 +255,27 @@ impl<F: Clone> Pieces<F> {
             uses,
         } = opening;
         let turn = (course.id, first, self.made);
-        let count = usize::try_from(samples.end - samples.start).unwrap_or(usize::MAX);
         let need = Need {
             pass,
             line: course.line,
             turn,
             has_room: false,
-            left: uses,
+            uses,
             until,
-            marks: vec![mark; count],
+            failed: BTreeSet::new(),
         };
         if first >= course.reached {
             course.ahead.insert(turn);
         }
         let number = shared.unwrap_or(self.made);
         course.needs.insert(samples.start, number);
+        course.ends.insert((until, number));
         let piece = self.pieces.entry(number).or_insert_with(|| Piece {
             block,
             samples: samples.clone(),
             bytes,
             is_alone: false,
-            is_single: mark == Mark::Announced,
+            is_single,
             timeout: course.timeout,
             stage: Stage::Waits,
             needs: Vec::new(),
@@ -269,34 +285,19 @@ impl<F: Clone> Pieces<F> {
             line.waiting.insert(turn, number);
         }
         piece.needs.push(need);
-        if mark == Mark::Unknown {
+        if !is_single {
             self.of_samples.insert((samples.start, samples.end), number);
         }
     }
 
-    /// Notes that samples are announced. Those that are in no piece of the pass are to be [added](Pieces::add_single).
-    pub(in crate::dataset::blocked) fn announce(
-        &mut self,
+    /// The announced samples that are in no piece of the pass: they are to be [added](Pieces::add_single).
+    pub(in crate::dataset::blocked) fn without_piece(
+        &self,
         indices: &[u64],
         pass: u32,
-        mut add: impl FnMut(u64),
-    ) {
-        let mut rest = indices;
-        while let Some(index) = rest.first() {
-            let number = self.piece_of(*index, pass);
-            let piece = number.and_then(|number| self.pieces.get_mut(&number));
-            // (Once: a filler row repeats a sample.)
-            let announced = |mark: &mut Mark| {
-                if *mark == Mark::Unknown {
-                    *mark = Mark::Announced;
-                }
-            };
-            let count = piece.map_or(0, |piece| piece.each_mark(rest, pass, announced));
-            if count == 0 {
-                add(*index);
-            }
-            rest = &rest[count.max(1)..];
-        }
+    ) -> Vec<u64> {
+        let is_without = |index: &u64| self.piece_of(*index, pass).is_none();
+        indices.iter().copied().filter(is_without).collect()
     }
 
     /// A sample that is announced, and in no piece, is one.
@@ -316,6 +317,6 @@ impl<F: Clone> Pieces<F> {
             uses: 1,
         };
         self.singles += 1;
-        self.need(pass.short_id(), opening, bytes, None, Mark::Announced);
+        self.need(pass.short_id(), opening, bytes, None, true);
     }
 }

@@ -83,6 +83,12 @@ impl<F: Clone> Pieces<F> {
         given
     }
 
+    /// Whether there is room for what the line of a pass waits for.
+    pub(in crate::dataset::blocked) fn has_room(&self, pass: u32, max_bytes: usize) -> bool {
+        let line = self.passes.get(&pass).map(|course| course.line);
+        line.is_some_and(|line| self.next_with_room(line, max_bytes).is_some())
+    }
+
     /// The piece of a line that comes next, if it has room now.
     fn next_with_room(&self, number: u64, max_bytes: usize) -> Option<(Turn, u64)> {
         let line = self.lines.get(&number)?;
