@@ -165,6 +165,67 @@ impl Condvar {
     }
 }
 
+/// A lock that readers share.
+#[derive(Default)]
+pub(crate) struct RwLock<T>(parking_lot::RwLock<T>);
+
+pub(crate) struct ReadGuard<'a, T> {
+    guard: parking_lot::RwLockReadGuard<'a, T>,
+    _lock: Counted<LOCK>,
+}
+
+pub(crate) struct WriteGuard<'a, T> {
+    guard: parking_lot::RwLockWriteGuard<'a, T>,
+    _lock: Counted<LOCK>,
+}
+
+impl<T> RwLock<T> {
+    pub(crate) const fn new(value: T) -> RwLock<T> {
+        RwLock(parking_lot::RwLock::new(value))
+    }
+
+    #[inline]
+    pub(crate) fn read(&self) -> ReadGuard<'_, T> {
+        ReadGuard {
+            guard: self.0.read(),
+            _lock: Counted::new(),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn write(&self) -> WriteGuard<'_, T> {
+        WriteGuard {
+            guard: self.0.write(),
+            _lock: Counted::new(),
+        }
+    }
+}
+
+impl<T> Deref for ReadGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> Deref for WriteGuard<'_, T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for WriteGuard<'_, T> {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
 /// A value that is made once, by the thread that needs it first; others wait.
 #[derive(Debug)]
 pub(crate) struct OnceLock<T>(std::sync::OnceLock<T>);

@@ -1,6 +1,8 @@
 //! The real primitives.
 
-pub(crate) use super::held::{Condvar, Mutex, MutexGuard, OnceLock, without_locks};
+pub(crate) use super::held::{
+    Condvar, Mutex, MutexGuard, OnceLock, RwLock, WriteGuard, without_locks,
+};
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 pub(crate) use std::time::Instant;

@@ -105,6 +105,27 @@ impl<T> DerefMut for MutexGuard<'_, T> {
     }
 }
 
+/// With parking_lot's interface: no poisoning on panic.
+#[derive(Debug, Default)]
+pub(crate) struct RwLock<T>(shuttle::sync::RwLock<T>);
+
+pub(crate) type ReadGuard<'a, T> = shuttle::sync::RwLockReadGuard<'a, T>;
+pub(crate) type WriteGuard<'a, T> = shuttle::sync::RwLockWriteGuard<'a, T>;
+
+impl<T> RwLock<T> {
+    pub(crate) const fn new(value: T) -> RwLock<T> {
+        RwLock(shuttle::sync::RwLock::new(value))
+    }
+
+    pub(crate) fn read(&self) -> ReadGuard<'_, T> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn write(&self) -> WriteGuard<'_, T> {
+        self.0.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// With parking_lot's interface.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar {

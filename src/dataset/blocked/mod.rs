@@ -24,7 +24,7 @@ use crate::error::{BoxError, NoAnswer, Result};
 use crate::meter::Fetching;
 use crate::rng::SampleRng;
 use crate::sampler::{Blocks, Opening, Openings};
-use crate::sync::{Arc, Instant, MutexGuard, sample_timeout};
+use crate::sync::{Arc, Instant, WriteGuard, sample_timeout};
 use crate::tensor::Column;
 
 /// A data set that reads blocks: each once in an epoch, beside the workers, which only decode.
@@ -186,7 +186,7 @@ impl<S: BlockSource> Blocked<S> {
         }
         let of_requests = self.staged.stats();
         let shown = |bytes| usize::try_from(bytes).unwrap_or(usize::MAX);
-        let pieces = self.requests().pieces.lock();
+        let pieces = self.requests().pieces.read();
         BlockedStats {
             fetched: of_requests.fetched,
             singles: pieces.singles,
@@ -225,7 +225,7 @@ impl<S: BlockSource> Blocked<S> {
     /// Lets go of the lock: drops what is not needed, and then gives its room to what waits.
     fn unlock<'a>(
         &'a self,
-        mut pieces: MutexGuard<'a, Pieces<Fetched<S>>>,
+        mut pieces: WriteGuard<'a, Pieces<Fetched<S>>>,
         mut gone: Gone<Fetched<S>>,
     ) {
         let (inner, requests) = (self.inner(), self.requests());
@@ -236,7 +236,7 @@ impl<S: BlockSource> Blocked<S> {
         if !gone.is_empty() {
             drop(pieces);
             Requests::<S>::drop_all(&mut gone);
-            pieces = requests.pieces.lock();
+            pieces = requests.pieces.write();
             pieces.dropped(&gone);
         }
         for (piece, timeout) in pieces.give_room(requests.max_bytes) {
@@ -244,7 +244,7 @@ impl<S: BlockSource> Blocked<S> {
             pieces.ask(piece, request);
         }
         drop(pieces);
-        requests.changed.notify_all();
+        requests.notify();
         inner.run(forgotten);
     }
 
@@ -253,7 +253,7 @@ impl<S: BlockSource> Blocked<S> {
         let (inner, requests) = (self.inner(), self.requests());
         let ahead = requests.ahead.unwrap_or(requests.in_flight);
         loop {
-            let mut pieces = requests.pieces.lock();
+            let mut pieces = requests.pieces.write();
             match pieces.open(pass, ahead, &|request| inner.hangs(request)) {
                 Step::Read(pass, openings) => {
                     drop(pieces);
@@ -265,7 +265,7 @@ impl<S: BlockSource> Blocked<S> {
                     }
                     .read();
                 }
-                Step::Wait => requests.changed.wait(&mut pieces),
+                Step::Wait => requests.wait(pieces, None),
                 Step::Done => return,
             }
         }
@@ -280,6 +280,14 @@ impl<S: BlockSource> Blocked<S> {
     /// Finds the piece of a sample, and waits for it.
     fn find(&self, index: u64, pass: u32) -> Result<(Fetched<S>, Using<'_, S>), BoxError> {
         let (inner, requests) = (self.inner(), self.requests());
+        if let Some(fetched) = requests.pieces.read().find_here(index, pass) {
+            let using = Using {
+                blocked: self,
+                used: None,
+                alone: None,
+            };
+            return Ok((fetched, using));
+        }
         // When it began to wait, and how long it may.
         let mut wait = None;
         let mut using = Using {
@@ -289,7 +297,7 @@ impl<S: BlockSource> Blocked<S> {
         };
         let (mut has_reported, mut has_waited) = (false, false);
         loop {
-            let mut pieces = requests.pieces.lock();
+            let mut pieces = requests.pieces.write();
             let found = pieces.find(index, pass, using.used, requests.max_bytes);
             let mut waits = || {
                 *wait.get_or_insert_with(|| {
@@ -332,10 +340,7 @@ impl<S: BlockSource> Blocked<S> {
                     let end = timeout.and_then(|timeout| began.checked_add(timeout));
                     check_time(began, end, Instant::now())?;
                     let _fetching = Fetching::begin();
-                    match end {
-                        Some(end) => _ = requests.changed.wait_until(&mut pieces, end),
-                        None => requests.changed.wait(&mut pieces),
-                    }
+                    requests.wait(pieces, end);
                 }
                 Found::Alone(None) if has_waited && pass != 0 && !pieces.knows(pass) => {
                     return Err(NOT_NEEDED.into());
@@ -353,7 +358,7 @@ impl<S: BlockSource> Blocked<S> {
 
     /// Fetches a piece once more, which has failed. `false`: it is not there any more.
     #[cold]
-    fn ask_again(&self, mut pieces: MutexGuard<'_, Pieces<Fetched<S>>>, piece: u64) -> bool {
+    fn ask_again(&self, mut pieces: WriteGuard<'_, Pieces<Fetched<S>>>, piece: u64) -> bool {
         let mut gone = Gone::default();
         let timeout = pieces.again(piece, &mut gone);
         if let Some(timeout) = timeout {
@@ -374,7 +379,7 @@ impl<S: BlockSource> Blocked<S> {
         let (inner, requests) = (self.inner(), self.requests());
         let single = self.single(index);
         let end = timeout.and_then(|timeout| began.checked_add(timeout));
-        let mut pieces = requests.pieces.lock();
+        let mut pieces = requests.pieces.write();
         let piece = loop {
             let now = Instant::now();
             let limits = (now, timeout);
@@ -383,10 +388,9 @@ impl<S: BlockSource> Blocked<S> {
             }
             check_time(began, end, now)?;
             let _fetching = Fetching::begin();
-            match [end, pieces.beyond_until()].into_iter().flatten().min() {
-                Some(until) => _ = requests.changed.wait_until(&mut pieces, until),
-                None => requests.changed.wait(&mut pieces),
-            }
+            let end = [end, pieces.beyond_until()].into_iter().flatten().min();
+            requests.wait(pieces, end);
+            pieces = requests.pieces.write();
         };
         using.alone = Some(piece);
         let request = inner.queue(piece, timeout);
@@ -396,7 +400,7 @@ impl<S: BlockSource> Blocked<S> {
             Came::Done | Came::Gone => {}
             Came::Nobody => return Ok((self.fetch_here(index), using)),
         }
-        let fetched = requests.pieces.lock().alone(piece);
+        let fetched = requests.pieces.write().alone(piece);
         Ok((fetched.ok_or(NOT_NEEDED)?, using))
     }
 
@@ -474,10 +478,10 @@ impl<S: BlockSource> Drop for Reading<'_, S> {
         let requests = self.blocked.requests();
         let mut gone = Gone::default();
         let (openings, next) = (self.openings.take(), self.next.take());
-        let mut pieces = requests.pieces.lock();
+        let mut pieces = requests.pieces.write();
         pieces.put_back(self.pass, openings, next, &mut gone);
         drop(pieces);
-        requests.changed.notify_all();
+        requests.notify();
         Requests::<S>::drop_all(&mut gone);
     }
 }
@@ -489,7 +493,7 @@ struct GivesRoom<'a, S: BlockSource> {
 
 impl<S: BlockSource> Drop for GivesRoom<'_, S> {
     fn drop(&mut self) {
-        let pieces = self.blocked.requests().pieces.lock();
+        let pieces = self.blocked.requests().pieces.write();
         self.blocked.unlock(pieces, Gone::default());
     }
 }
@@ -508,7 +512,7 @@ impl<S: BlockSource> Drop for Using<'_, S> {
             return;
         }
         let mut gone = Gone::default();
-        let mut pieces = self.blocked.requests().pieces.lock();
+        let mut pieces = self.blocked.requests().pieces.write();
         if let Some(piece) = self.alone {
             pieces.forget_alone(piece, &mut gone);
         }
@@ -555,7 +559,7 @@ impl<S: BlockSource> Dataset for Blocked<S> {
         }
         let (requests, own) = (self.requests(), pass.short_id());
         let mut gone = Gone::default();
-        let mut pieces = requests.pieces.lock();
+        let mut pieces = requests.pieces.write();
         if indices.is_empty() && !pieces.knows(own) {
             return;
         }
@@ -573,13 +577,13 @@ impl<S: BlockSource> Dataset for Blocked<S> {
         if indices.is_empty() {
             return;
         }
-        let singles = requests.pieces.lock().without_piece(indices, own);
+        let singles = requests.pieces.read().without_piece(indices, own);
         if singles.is_empty() {
             return;
         }
         let singles = singles.into_iter().map(|index| (index, self.single(index)));
         let singles: Vec<(u64, (u64, usize))> = singles.collect();
-        let mut pieces = requests.pieces.lock();
+        let mut pieces = requests.pieces.write();
         for (index, (block, bytes)) in singles {
             pieces.add_single(index, block, bytes, pass);
         }
@@ -600,7 +604,7 @@ impl<S: BlockSource> Dataset for Blocked<S> {
             return;
         }
         let mut gone = Gone::default();
-        let mut pieces = self.requests().pieces.lock();
+        let mut pieces = self.requests().pieces.write();
         pieces.end(pass.short_id(), &mut gone);
         self.unlock(pieces, gone);
     }
@@ -613,7 +617,7 @@ impl<S: BlockSource> Dataset for Blocked<S> {
         if !self.inner().is_here() {
             return;
         }
-        self.requests().pieces.lock().begin(pass, Some(openings));
+        self.requests().pieces.write().begin(pass, Some(openings));
         let _room = self.gives_room();
         self.open(pass.short_id());
     }
@@ -638,7 +642,7 @@ impl<S: BlockSource> Drop for Blocked<S> {
             return; // one of its threads may hold the lock
         }
         // (A thread whose request hangs keeps what it shares with others.)
-        let mut gone = self.requests().pieces.lock().close();
+        let mut gone = self.requests().pieces.write().close();
         Requests::<S>::drop_all(&mut gone);
     }
 }

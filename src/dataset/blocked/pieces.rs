@@ -1,4 +1,4 @@
-//! Which pieces of blocks are needed, which have room, and which are there: the state that all threads share, under one lock. Nothing of the
+//! Which pieces of blocks are needed, which have room, and which are there: the state that all threads share, under one lock, which those that only look share. Nothing of the
 //! program's is called, or dropped, while it is held.
 //!
 //! A *piece* is some samples of one block that are fetched together: what an [`Opening`] says, or one sample that is in none. Passes
@@ -183,6 +183,17 @@ impl<F: Clone> Pieces<F> {
         samples.contains(&index).then_some(*piece)
     }
 
+    /// What was fetched of a sample's piece, if it is there, and there is nothing to note.
+    pub(super) fn find_here(&self, index: u64, pass: u32) -> Option<F> {
+        let piece = self.pieces.get(&self.piece_of(index, pass)?)?;
+        match &piece.stage {
+            Stage::Here(_, fetched) if !piece.is_single && (self.is_good)(fetched) => {
+                Some(fetched.clone())
+            }
+            _ => None,
+        }
+    }
+
     /// Finds what there is of a sample. `used`: as it was found before.
     pub(super) fn find(
         &mut self,
@@ -324,7 +335,7 @@ impl<F: Clone> Pieces<F> {
         };
         let line = course.line;
         if let Left::Some(openings) = course.openings {
-            gone.openings.push(openings);
+            gone.openings.push(openings.into_inner());
         }
         if !self.passes.values().any(|course| course.line == line) {
             self.lines.remove(&line);

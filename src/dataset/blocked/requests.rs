@@ -15,7 +15,7 @@ use crate::error::{BoxError, drop_each, is_temporary, panic_message};
 use crate::rng::SampleRng;
 use crate::sampler::Blocks;
 use crate::store::{AskNextUse, with_next_use};
-use crate::sync::{Arc, Condvar, Mutex};
+use crate::sync::{Arc, Condvar, Instant, Mutex, RwLock, WriteGuard};
 
 /// What was fetched of a piece: its samples share it.
 pub(super) type Fetched<S> = Result<Arc<<S as BlockSource>::Block>, Arc<Failure>>;
@@ -42,9 +42,11 @@ pub(super) struct Requests<S: BlockSource> {
     /// How many pieces are opened ahead, unless it is as many as are in flight.
     pub(super) ahead: Option<usize>,
     pub(super) in_flight: usize,
-    pub(super) pieces: Mutex<Pieces<Fetched<S>>>,
+    /// Read where a sample is found that is there, by all workers at once; written for everything else.
+    pub(super) pieces: RwLock<Pieces<Fetched<S>>>,
     /// There is room, or an opening: threads that wait for these sleep here.
-    pub(super) changed: Condvar,
+    changes: Mutex<()>,
+    changed: Condvar,
 }
 
 impl<S: BlockSource> Requests<S> {
@@ -55,7 +57,8 @@ impl<S: BlockSource> Requests<S> {
             max_bytes: 4 << 30,
             ahead: None,
             in_flight: 32,
-            pieces: Mutex::new(Pieces::new(|fetched| fetched.is_ok())),
+            pieces: RwLock::new(Pieces::new(|fetched| fetched.is_ok())),
+            changes: Mutex::new(()),
             changed: Condvar::new(),
         }
     }
@@ -76,6 +79,22 @@ impl<S: BlockSource> Requests<S> {
         }))
     }
 
+    /// Waits for a change of the pieces, or until `end`. A change that comes when the lock is let go is not missed: `changes` was taken before.
+    pub(super) fn wait(&self, pieces: WriteGuard<'_, Pieces<Fetched<S>>>, end: Option<Instant>) {
+        let mut changes = self.changes.lock();
+        drop(pieces);
+        match end {
+            Some(end) => _ = self.changed.wait_until(&mut changes, end),
+            None => self.changed.wait(&mut changes),
+        }
+    }
+
+    /// Wakes the threads that wait for a change, which was made under the lock of the pieces, and is seen now.
+    pub(super) fn notify(&self) {
+        drop(self.changes.lock());
+        self.changed.notify_all();
+    }
+
     /// Drops what is not needed any more. Without the lock.
     pub(super) fn drop_all(gone: &mut Gone<Fetched<S>>) {
         let (fetched, openings) = (gone.fetched.drain(..), gone.openings.drain(..));
@@ -94,7 +113,7 @@ impl<S: BlockSource> StagedDataset for Requests<S> {
     }
 
     fn fetch(&self, piece: u64) -> Result<(), BoxError> {
-        let wanted = self.pieces.lock().wanted(piece);
+        let wanted = self.pieces.write().wanted(piece);
         let Some(Wanted {
             block,
             samples,
@@ -107,7 +126,7 @@ impl<S: BlockSource> StagedDataset for Requests<S> {
             Rc::new(move || again.next_use(&opening)) // (without the lock)
         });
         let fetched = with_next_use(ask, || self.fetch_piece(block, samples));
-        let unwanted = self.pieces.lock().fetched(piece, fetched);
+        let unwanted = self.pieces.write().fetched(piece, fetched);
         drop(unwanted); // (`Staged` catches what panics.)
         Ok(())
     }

@@ -28,7 +28,7 @@ impl<S: BlockSource> Blocked<S> {
             return 0;
         }
         // (What was fetched stays there while it is in `runs`, whatever becomes of the pass.)
-        let runs = requests.pieces.lock().find_rows(indices, pass);
+        let runs = requests.pieces.read().find_rows(indices, pass);
         let (mut rows, mut found) = ([0; ROWS_AT_ONCE], 0);
         // The tables, with their first rows.
         let mut tables = Vec::with_capacity(runs.len());

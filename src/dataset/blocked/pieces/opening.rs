@@ -7,7 +7,7 @@ use super::room::Line;
 use super::{Gone, Need, Piece, Pieces, Stage, Turn};
 use crate::dataset::Pass;
 use crate::sampler::{Again, Opening, Openings};
-use crate::sync::planted;
+use crate::sync::{Mutex, planted};
 
 /// A pass over the data.
 pub(super) struct Course {
@@ -33,10 +33,17 @@ pub(super) struct Course {
 
 /// The openings of a pass that are left.
 pub(super) enum Left {
-    Some(Openings),
+    /// (In a lock, which nothing ever waits for: what reads the pieces beside others must be `Sync`, and an iterator need not be.)
+    Some(Mutex<Openings>),
     /// A thread asks for the next one, without the lock.
     Asked,
     None,
+}
+
+impl Left {
+    fn of(openings: Option<Openings>) -> Left {
+        openings.map_or(Left::None, |openings| Left::Some(Mutex::new(openings)))
+    }
 }
 
 /// What there is to do before a pass's samples are announced.
@@ -72,7 +79,7 @@ impl<F: Clone> Pieces<F> {
             line: pass.line,
             timeout: pass.timeout,
             again: openings.as_ref().and_then(Openings::again),
-            openings: openings.map_or(Left::None, Left::Some),
+            openings: Left::of(openings),
             next: None,
             needs: BTreeMap::new(),
             ends: BTreeSet::new(),
@@ -154,7 +161,7 @@ impl<F: Clone> Pieces<F> {
             }
             if course.next.is_none() {
                 match std::mem::replace(&mut course.openings, Left::Asked) {
-                    Left::Some(openings) => return Step::Read(pass, openings),
+                    Left::Some(openings) => return Step::Read(pass, openings.into_inner()),
                     // What is announced may be among what another thread opens.
                     Left::Asked => return Step::Wait,
                     Left::None => course.openings = Left::None,
@@ -194,7 +201,7 @@ impl<F: Clone> Pieces<F> {
             return Next::Opening(opening, bytes);
         }
         match std::mem::replace(&mut course.openings, Left::Asked) {
-            Left::Some(openings) => Next::Read(openings),
+            Left::Some(openings) => Next::Read(openings.into_inner()),
             Left::Asked | Left::None => Next::Asked,
         }
     }
@@ -209,7 +216,7 @@ impl<F: Clone> Pieces<F> {
     ) {
         match self.passes.get_mut(&pass) {
             Some(course) => {
-                course.openings = openings.map_or(Left::None, Left::Some);
+                course.openings = Left::of(openings);
                 course.next = next;
             }
             None => gone.openings.extend(openings), // it is over
