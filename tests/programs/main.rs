@@ -122,6 +122,7 @@ programs! {
     slow_steps,
     speech,
     stall_trace,
+    stopped_with_ctrl_c,
     steady_memory,
     strict_evaluation,
     structs,
