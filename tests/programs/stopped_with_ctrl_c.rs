@@ -17,6 +17,9 @@ use pinfeed::{BoxError, DataLoader};
 
 const PICTURES: u8 = 120;
 
+/// What a batch had, and the state behind it.
+type Step = (Vec<u8>, String);
+
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// From now on, Ctrl-C asks the run to stop. (A program would take the crate `ctrlc`.)
@@ -72,7 +75,7 @@ fn train(home: &Path) -> Result<bool, BoxError> {
 }
 
 /// The steps that were written down: pictures, and the state behind them. (One line is one write, which happens or not.)
-fn steps(log: &Path) -> Result<Vec<(Vec<u8>, String)>, BoxError> {
+fn steps(log: &Path) -> Result<Vec<Step>, BoxError> {
     let text = fs::read_to_string(log).unwrap_or_default();
     let line = |line: &str| -> Result<_, BoxError> {
         let (seen, state) = line.split_once(';').ok_or("half a line")?;
@@ -120,9 +123,8 @@ pub fn main() -> Result<(), BoxError> {
                 break;
             }
         }
-        let rest = thread::spawn(move || lines.for_each(drop)); // so that its output has room
+        lines.for_each(drop); // to its end
         let status = child.wait()?;
-        rest.join().map_err(|_| "it panicked")?;
         let ended = status.success() || (run < 5 && !listens && status.code().is_none()); // (no code: a signal)
         assert!(ended, "run {run}: {status}");
     }

@@ -19,6 +19,9 @@ use pinfeed_parquet::{Numbers, Parquet};
 
 const ROWS: i64 = 3_000;
 
+/// What a batch had, and the state behind it.
+type Step = (Vec<i64>, String);
+
 static STOP: AtomicBool = AtomicBool::new(false);
 
 /// From now on, Ctrl-C asks the run to stop. (A program would take the crate `ctrlc`.)
@@ -91,7 +94,7 @@ fn train(home: &Path) -> Result<(), Box<dyn Error>> {
 }
 
 /// The steps that were written down: rows, and the state behind them. (One line is one write, which happens or not.)
-fn steps(log: &Path) -> Result<Vec<(Vec<i64>, String)>, Box<dyn Error>> {
+fn steps(log: &Path) -> Result<Vec<Step>, Box<dyn Error>> {
     let text = fs::read_to_string(log).unwrap_or_default();
     let line = |line: &str| -> Result<_, Box<dyn Error>> {
         let (seen, state) = line.split_once(';').ok_or("half a line")?;
@@ -133,9 +136,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
                 break;
             }
         }
-        let rest = thread::spawn(move || lines.for_each(drop)); // so that its output has room
+        lines.for_each(drop); // to its end
         let status = child.wait()?;
-        rest.join().map_err(|_| "it panicked")?;
         let ended = status.success() || (run < 5 && !listens && status.code().is_none()); // (no code: a signal)
         assert!(ended, "run {run}: {status}");
     }
