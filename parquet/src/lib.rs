@@ -50,6 +50,7 @@ mod plan;
 mod row;
 mod table;
 mod value;
+mod write;
 
 pub use builder::ParquetBuilder;
 pub use dataset::{Parquet, Rows};

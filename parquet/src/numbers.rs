@@ -1,6 +1,7 @@
 //! Numbers as rows of tensors, a block at a time: [`ParquetBuilder::build_numbers`].
 
 use std::cell::Cell;
+use std::convert::Infallible;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::sync::Arc;
@@ -18,9 +19,7 @@ use crate::kind::Leaf;
 use crate::plan::Batch;
 use crate::row::Row;
 use crate::value::{Misfit, Value};
-
-/// How many rows are written at once: they stay in the cache while all of their columns are.
-const AT_ONCE: usize = 256;
+use crate::write::write_rows;
 
 /// Columns of numbers that are one tensor of a batch, of elements `T`: [`ParquetBuilder::build_numbers`].
 ///
@@ -214,7 +213,7 @@ impl<F: NumberFields> BlockSource for ParquetNumbers<F> {
         let group = &inner.groups[at];
         let rows = usize::try_from(own.end - own.start)?;
         let columns = self.columns.iter().map(Vec::len);
-        let mut made = self.fields.begin(rows, &columns.collect::<Vec<_>>())?;
+        let mut made = self.fields.begin(rows, &columns.collect::<Vec<_>>());
         let mut bad = Vec::new();
         group.fetch_each(
             &*inner.store,
@@ -318,7 +317,7 @@ pub trait NumberFields: Send + Sync + 'static + sealed::Sealed {
 
     /// The fields of so many rows, to be written.
     #[doc(hidden)]
-    fn begin(&self, rows: usize, columns: &[usize]) -> Result<Self::Made, BoxError>;
+    fn begin(&self, rows: usize, columns: &[usize]) -> Self::Made;
 
     /// Calls `f` with each field.
     #[doc(hidden)]
@@ -344,35 +343,20 @@ pub trait Field {
 
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Writing<T: Element> {
-    tensor: Tensor<T>,
-    columns: usize,
-}
+pub struct Writing<T: Element>(Tensor<T>);
 
 impl<T: Value + Element> Field for Writing<T> {
     fn write(&mut self, batch: &Batch, columns: &[usize], bad: &mut Vec<Bad>) {
-        let width = self.columns;
-        let values = self.tensor.as_mut_slice().unwrap_or_default();
-        let from = (batch.first * width).min(values.len());
-        let to = (from + batch.rows * width).min(values.len());
-        let values = values[from..to].chunks_mut(AT_ONCE * width);
-        for (first, values) in (0..batch.rows).step_by(AT_ONCE).zip(values) {
-            for (at, column) in columns.iter().enumerate() {
-                let (mut first, mut values) = (first, &mut *values);
-                // (It stops at a row that does not fit.)
-                while let Err((row, misfit)) =
-                    <T as Value>::write(&batch.columns[*column], first, at, width, values)
-                {
-                    bad.push(Bad {
-                        row: batch.first + row,
-                        column: *column,
-                        misfit,
-                    });
-                    values = &mut values[(row + 1 - first) * width..];
-                    first = row + 1;
-                }
-            }
-        }
+        let values = self.0.as_mut_slice().unwrap_or_default();
+        let Ok(()) = write_rows(batch, columns, values, |row, column, misfit| {
+            let row = batch.first + row;
+            bad.push(Bad {
+                row,
+                column,
+                misfit,
+            });
+            Ok::<(), Infallible>(())
+        });
     }
 }
 
@@ -390,13 +374,11 @@ impl<T: Value + Element> NumberFields for Numbers<T> {
         columns.iter().sum::<usize>() * size_of::<T>()
     }
 
-    fn begin(&self, rows: usize, columns: &[usize]) -> Result<Writing<T>, BoxError> {
-        let columns = columns.first().copied().unwrap_or(0);
-        let tensor = match columns {
-            1 => Tensor::zeros(&[rows]),
-            columns => Tensor::zeros(&[rows, columns]),
-        };
-        Ok(Writing { tensor, columns })
+    fn begin(&self, rows: usize, columns: &[usize]) -> Writing<T> {
+        Writing(match columns {
+            [1] => Tensor::zeros(&[rows]),
+            columns => Tensor::zeros(&[rows, columns.iter().sum()]),
+        })
     }
 
     fn each(made: &mut Writing<T>, f: &mut dyn FnMut(&mut dyn Field)) {
@@ -404,7 +386,7 @@ impl<T: Value + Element> NumberFields for Numbers<T> {
     }
 
     fn end(made: Writing<T>) -> Tensor<T> {
-        made.tensor
+        made.0
     }
 
     fn table(tensors: &TensorDataset<Tensor<T>>) -> Table<'_> {
@@ -428,8 +410,8 @@ macro_rules! tuples {
                 0 $(+ self.$index.row_bytes(&columns[$index..=$index]))+
             }
 
-            fn begin(&self, rows: usize, columns: &[usize]) -> Result<Self::Made, BoxError> {
-                Ok(($(self.$index.begin(rows, &columns[$index..=$index])?,)+))
+            fn begin(&self, rows: usize, columns: &[usize]) -> Self::Made {
+                ($(self.$index.begin(rows, &columns[$index..=$index]),)+)
             }
 
             fn each(made: &mut Self::Made, f: &mut dyn FnMut(&mut dyn Field)) {
@@ -437,7 +419,7 @@ macro_rules! tuples {
             }
 
             fn end(made: Self::Made) -> Self::Tensors {
-                ($(made.$index.tensor,)+)
+                ($(made.$index.0,)+)
             }
 
             fn table(tensors: &TensorDataset<Self::Tensors>) -> Table<'_> {

@@ -12,12 +12,10 @@ use crate::dataset::Inner;
 use crate::parallel::{Cores, decode_in_parallel};
 use crate::row::Row;
 use crate::value::Value;
+use crate::write::write_rows;
 
 /// How much memory what is read at once takes, read and decoded, if the program does not say.
 const PART: u64 = 16 << 20;
-
-/// How many rows are written at once.
-const AT_ONCE: usize = 256;
 
 impl ParquetBuilder {
     /// Reads all rows into memory, as one tensor: `[rows, columns]` of several columns, and `[rows]` of one. For numbers that fit, that is much
@@ -116,33 +114,19 @@ impl Inner {
     ) -> Result<(), BoxError> {
         let (group, own) = self.within(samples).ok_or("there are no such rows")?;
         let group = &self.groups[group];
-        let (file, width) = (&self.files[group.file], self.asked.len());
-        let mut rest = values;
+        let file = &self.files[group.file];
         group.fetch_each(&*self.store, file, &own, Some(cores), |batch| {
-            let rows = batch.rows.min(rest.len() / width);
-            let (written, behind) = std::mem::take(&mut rest).split_at_mut(rows * width);
-            rest = behind;
-            // (A few rows at a time, which stay in the cache while all of their columns are written.)
-            for (first, values) in (0..rows)
-                .step_by(AT_ONCE)
-                .zip(written.chunks_mut(AT_ONCE * width))
-            {
-                for (at, column) in self.asked.iter().enumerate() {
-                    let written = T::write(&batch.columns[*column], first, at, width, values);
-                    written.map_err(|(row, misfit)| {
-                        let row = Row {
-                            inner: self,
-                            group,
-                            sample: own.start + (batch.first + row) as u64,
-                            columns: &batch.columns,
-                            at: row,
-                            next: Cell::new(0),
-                        };
-                        row.misfit(&self.names[*column], misfit)
-                    })?;
-                }
-            }
-            Ok(())
+            write_rows(&batch, &self.asked, values, |row, column, misfit| {
+                let row = Row {
+                    inner: self,
+                    group,
+                    sample: own.start + (batch.first + row) as u64,
+                    columns: &batch.columns,
+                    at: row,
+                    next: Cell::new(0),
+                };
+                Err(row.misfit(&self.names[column], misfit).into())
+            })
         })
     }
 }

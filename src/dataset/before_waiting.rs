@@ -7,8 +7,8 @@ use crate::sync::{planted, thread_local};
 
 /// How far a thread is with its task.
 pub(crate) trait Progress {
-    /// Says so to those that need to know. It may call the data set.
-    fn report(&self);
+    /// Says so to those that need to know. It may call the data set. Returns whether that is all that the thread has loaded.
+    fn report(&self) -> bool;
 }
 
 thread_local! {
@@ -30,12 +30,11 @@ pub(crate) fn with_progress<T>(progress: Option<Rc<dyn Progress>>, f: impl FnOnc
     f()
 }
 
-/// The calling thread is about to wait. (Without a lock.)
-pub(super) fn report_progress() {
+/// The calling thread is about to wait. (Without a lock.) Returns whether all is said that it has loaded: otherwise it may hold room that it
+/// waits for itself.
+pub(super) fn report_progress() -> bool {
     let progress = PROGRESS.with(|of_thread| of_thread.borrow().clone());
     let progress =
         progress.filter(|_| !planted("a worker waits before it says what it has loaded"));
-    if let Some(progress) = progress {
-        progress.report();
-    }
+    progress.is_some_and(|progress| progress.report())
 }

@@ -204,6 +204,14 @@ fn ends_early(error: &(dyn std::error::Error + 'static)) -> bool {
 }
 
 impl Cause {
+    /// What is not decoded, with this advice instead of its own.
+    pub(super) fn with_advice(self, advice: Advice) -> Cause {
+        match self {
+            Cause::NotDecoded(what, _) => Cause::NotDecoded(what, advice),
+            other => other,
+        }
+    }
+
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(self)
     }
@@ -217,6 +225,9 @@ pub(super) enum Advice {
     Turbo,
     /// Enable a feature of the `image` crate.
     Feature,
+    /// What pictures become would change a mask's labels, or a map's values.
+    Labels,
+    Values,
 }
 
 impl fmt::Display for Advice {
@@ -225,6 +236,14 @@ impl fmt::Display for Advice {
             Advice::Convert => "",
             Advice::Turbo => "build with pinfeed's feature `turbojpeg`, or ",
             Advice::Feature => "enable its feature of the `image` crate, or ",
+            Advice::Labels => {
+                return f.write_str(
+                    "convert it to PNG in grey, or read it otherwise and pass its labels to `LazyMask::labels`",
+                );
+            }
+            Advice::Values => {
+                return f.write_str("read it otherwise, and pass its values to `LazyMap::values`");
+            }
         })?;
         f.write_str("convert it to PNG, WebP or ordinary JPEG")
     }

@@ -26,13 +26,17 @@ type Code<T> = Box<dyn Fn([u8; 3]) -> Option<T> + Send>;
 ///
 /// A batch of them is a `Tensor<T>` of shape `[n, height, width]`, where `T` is `u8`, `u16`, `u32`, `i32` or `f32`. Values are taken from
 /// the nearest pixel and never mixed: an id between two others is another thing, and a depth between foreground and background is nowhere.
-/// Operations on colours do not change them. Points and boxes are not moved by the values.
+/// Operations on colours do not change them. Points and boxes are not moved by the values. The nearest pixel is the one in which the middle of
+/// the new one lies, as in Pillow and in torchvision's `NEAREST_EXACT`, so a map stays under its picture. (torchvision resizes its tensors of the
+/// type `Mask` by `NEAREST`, which is up to a pixel of the source beside that.)
 ///
 /// [`encoded`](LazyMap::encoded) takes files of *numbers*: PNG, TIFF or PGM in grey of 1 to 16 bits, or with a palette, whose indices
 /// are the values. They are the numbers in the file, of whatever scale: KITTI's depth is 256 for a metre, ScanNet's 1,000. (Divide where it
-/// is cheap: on the device.) [`coloured`](LazyMap::coloured) takes files of *colours*: PNG, BMP or PPM in RGB of 8 bits, or a PNG file's
-/// palette. What they mean says a function: [`panoptic_id`] for COCO's panoptic segmentation, or one of your own, such as ADE20K's
-/// `|[r, g, _]| Some(i32::from(r) / 10 * 256 + i32::from(g))`, or a look-up of class colours.
+/// is cheap: on the device. Of TIFF files of at most 8 bits in which 0 is white, they are brightness, as Pillow and OpenCV have it.)
+/// [`coloured`](LazyMap::coloured) takes files of *colours*: PNG, BMP or PPM in RGB of 8 bits, or a PNG file's palette. What they mean says
+/// a function: [`panoptic_id`] for COCO's panoptic segmentation, or one of your own, such as ADE20K's
+/// `|[r, g, _]| Some(i32::from(r) / 10 * 256 + i32::from(g))`, or a look-up of class colours. Signed numbers, floats and those of 32 bits
+/// are refused: read them otherwise, and pass them to [`values`](LazyMap::values).
 ///
 /// # Errors
 ///

@@ -9,7 +9,7 @@ use image::ImageFormat;
 
 use super::ImageError;
 use super::decode::{self, DecodeOptions};
-use super::error::Cause;
+use super::error::{Advice, Cause};
 use super::geometry::Geometry;
 use super::pixels::{Labels, Look, Scratch, carry_out, render};
 use super::plan::Interpolation;
@@ -246,7 +246,7 @@ fn decode(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
     if bytes.is_empty() {
         return Err(Cause::Empty);
     }
-    match decode::format(bytes)? {
+    match decode::format(bytes).map_err(|cause| cause.with_advice(Advice::Labels))? {
         ImageFormat::Png => match decode::caught(|| decode_png(bytes, max_pixels))? {
             (size, Stored::Eight(labels, _)) => Ok((size, labels)),
             (_, Stored::Sixteen(_)) => Err(Cause::NotAMask("Grayscale of 16 bits".into())),
@@ -258,7 +258,8 @@ fn decode(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), Cause> {
                 max_pixels,
                 ..DecodeOptions::default()
             };
-            let picture = decode::open(bytes, decoding)?;
+            let picture = decode::open(bytes, decoding);
+            let picture = picture.map_err(|cause| cause.with_advice(Advice::Labels))?;
             let size = picture.size();
             let mut labels = vec![0; size.width as usize * size.height as usize];
             picture.decode_labels(&mut labels)?;

@@ -12,6 +12,8 @@ use crate::sync::log;
 pub(super) const INDEXED: &[&str] = &[".tar"];
 pub(super) const STREAMED: &[&str] = &[".tar", ".tar.gz", ".tgz", ".tar.zst", ".tzst"];
 
+const NO_STARS: &str = "A pattern has braces (\"train-{0000..0146}.tar\"), and no `*`: for all shards of a folder, name the folder, with a slash at the end";
+
 /// The shards of a pattern, in its order. One that ends with a slash, or is empty, is a folder, and names all in it that are called so.
 pub(super) fn find(
     store: &dyn Store,
@@ -100,11 +102,23 @@ pub(super) fn named(store: &dyn Store, names: &[String]) -> Result<Vec<Object>, 
     }
     let found = names.iter().map(|name| match listed.remove(name) {
         Some(object) => Ok(object),
-        None if unlisted.contains(&name[..folder_of(name)]) => store.object(name),
+        None if unlisted.contains(&name[..folder_of(name)]) => {
+            store
+                .object(name)
+                .map_err(|error| match name.contains('*') {
+                    true if !is_temporary(&error) => format!("{error}. {NO_STARS}").into(),
+                    _ => error,
+                })
+        }
         None => Err(format!(
-            "there is no shard {}, of the {} that are named",
+            "there is no shard {}, of the {} that are named{}",
             store.locate(name),
-            names.len()
+            names.len(),
+            if name.contains('*') {
+                format!(". {NO_STARS}")
+            } else {
+                String::new()
+            }
         )
         .into()),
     });

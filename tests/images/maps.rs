@@ -104,13 +104,11 @@ fn segments_are_those_of_cocos_annotations() {
     }
 }
 
-#[test]
-fn values_follow_the_picture_as_pillow_moves_them() {
-    let known = known();
-    let (source, shape) = values(&known["moved"]);
-    let plan = |operation: &str, arguments: &[f64]| {
-        let plan = ImageTransform::new();
-        match (operation, arguments) {
+/// What a plan of these steps makes of a map.
+fn moved(source: &(Vec<i32>, Vec<usize>), steps: &[(&str, Vec<f64>)]) -> (Vec<i32>, Vec<usize>) {
+    let mut plan = ImageTransform::new();
+    for (operation, arguments) in steps {
+        plan = match (*operation, &arguments[..]) {
             ("resize_exact", [height, width]) => {
                 plan.resize_exact(*height as usize, *width as usize)
             }
@@ -119,26 +117,132 @@ fn values_follow_the_picture_as_pillow_moves_them() {
             }
             ("flip_across", []) => plan.random_horizontal_flip(1.0),
             ("flip_down", []) => plan.random_vertical_flip(1.0),
+            ("pad", [by]) => plan.pad(*by as u16),
             ("rotate", [degrees]) => plan.random_rotation(*degrees..=*degrees),
             other => panic!("{other:?}"),
-        }
-    };
+        };
+    }
+    let (values, shape) = source;
+    let picture = LazyImage::rgb(Tensor::zeros(&[shape[0], shape[1], 3])).unwrap();
+    let mut rng = SampleRng::for_sample(RngKey::default());
+    let geometry = picture.transform(&plan, &mut rng).geometry().unwrap();
+    let map = LazyMap::values(Tensor::from_vec(values.clone(), shape).unwrap()).unwrap();
+    let map = map.with_fill(7).with_geometry(geometry).decode().unwrap();
+    (map.to_vec(), map.shape().to_vec())
+}
+
+#[test]
+fn values_follow_the_picture_as_pillow_moves_them() {
+    let known = known();
+    let source = values(&known["moved"]);
     let mut cases = 0;
     for (operation, results) in known["moved"]["results"].as_object().unwrap() {
         for result in results.as_array().unwrap() {
             let arguments: Vec<f64> = serde_json::from_value(result["arguments"].clone()).unwrap();
-            let picture = LazyImage::rgb(Tensor::zeros(&[shape[0], shape[1], 3])).unwrap();
-            let mut rng = SampleRng::for_sample(RngKey::default());
-            let picture = picture.transform(&plan(operation, &arguments), &mut rng);
-            let map = LazyMap::values(Tensor::from_vec(source.clone(), &shape).unwrap()).unwrap();
-            let map = map.with_fill(7).with_geometry(picture.geometry().unwrap());
-            let map = map.decode().unwrap();
-            let found = (map.to_vec(), map.shape().to_vec());
-            assert_eq!(found, values(result), "{operation} {arguments:?}");
+            let steps = [(operation.as_str(), arguments)];
+            assert_eq!(moved(&source, &steps), values(result), "{steps:?}");
             cases += 1;
         }
     }
     assert_eq!(cases, 12);
+}
+
+/// What tests/fixtures/maps.py knows.
+fn known_of_others() -> Value {
+    serde_json::from_str(&fs::read_to_string(fixtures().join("maps.json")).unwrap()).unwrap()
+}
+
+fn expanded(runs: &Value) -> Vec<i32> {
+    let runs: Vec<(usize, i32)> = serde_json::from_value(runs.clone()).unwrap();
+    let values = |(count, value)| std::iter::repeat_n(value, count);
+    runs.into_iter().flat_map(values).collect()
+}
+
+/// Of OpenCV, imageio, tifffile and Pillow: the values that Pillow and OpenCV read out of them.
+#[test]
+fn files_of_other_writers_hold_what_other_readers_read() {
+    let known = known_of_others();
+    let files = known["files"].as_object().unwrap();
+    assert_eq!(files.len(), 29);
+    let read = |name: &str| fs::read(fixtures().join("maps").join(name)).unwrap();
+    for (name, case) in files {
+        let expected = expanded(&case["values"]);
+        let map = match case["kind"] == "numbers" {
+            true => LazyMap::<i32>::encoded(read(name)),
+            false => LazyMap::coloured(read(name), panoptic_id),
+        };
+        let map = map.decode().unwrap();
+        assert_eq!(map.shape()[..], [48, 64]);
+        assert_eq!(map.as_slice(), expected, "{name}");
+        // A mask has the same labels, or says who takes it.
+        match LazyMask::encoded(read(name)).decode() {
+            Ok(mask) => {
+                let labels = mask.as_slice().iter().map(|label| i32::from(*label));
+                let is_palette = name == "pillow-panoptic-palette.png";
+                assert!(is_palette || labels.eq(expected), "{name}");
+            }
+            Err(error) => {
+                assert!(error.to_string().contains("`LazyMap`"), "{name}: {error}");
+                assert!(name.contains("panoptic") || expected.iter().any(|value| *value > 255));
+            }
+        }
+    }
+}
+
+/// Numbers that a value does not hold are never read as others.
+#[test]
+fn files_of_signed_numbers_and_floats_say_what_to_do() {
+    let known = known_of_others();
+    let names: Vec<String> = serde_json::from_value(known["refused"].clone()).unwrap();
+    assert_eq!(names.len(), 6);
+    for name in names {
+        let bytes = || fs::read(fixtures().join("maps").join(&name)).unwrap();
+        let map = said(LazyMap::<f32>::encoded(bytes()));
+        let mask = LazyMask::encoded(bytes()).decode().unwrap_err().to_string();
+        for (said, instead) in [(map, "`LazyMap::values`"), (mask, "`LazyMask::labels`")] {
+            assert!(
+                said.contains("TIFF in grey in") || said.contains("TIFF in grey of 32 bits"),
+                "{said}"
+            );
+            assert!(said.contains(instead) && !said.contains("JPEG"), "{said}");
+        }
+    }
+}
+
+/// torchvision's masks are moved alike, but where they are resized: theirs are shifted by up to a pixel against their picture.
+#[test]
+fn values_follow_the_picture_as_torchvision_moves_masks() {
+    let known = known_of_others();
+    let source = (expanded(&known["source"]), vec![48, 64]);
+    let cases = known["moved"].as_array().unwrap();
+    assert_eq!(cases.len(), 18);
+    for case in cases {
+        let side = |name: &str| case[name].as_u64().unwrap() as usize;
+        let steps: Vec<Vec<Value>> = serde_json::from_value(case["steps"].clone()).unwrap();
+        let step = |step: &'_ [Value]| -> (String, Vec<f64>) {
+            let arguments = step[1..].iter().map(|value| value.as_f64().unwrap());
+            (step[0].as_str().unwrap().to_owned(), arguments.collect())
+        };
+        let steps: Vec<_> = steps.iter().map(|own| step(own)).collect();
+        let named: Vec<_> = steps
+            .iter()
+            .map(|(name, of)| (name.as_str(), of.clone()))
+            .collect();
+        let (found, shape) = moved(&source, &named);
+        assert_eq!(shape, [side("height"), side("width")], "{steps:?}");
+        let theirs = expanded(&case["values"]);
+        let differ = found
+            .iter()
+            .zip(&theirs)
+            .filter(|(our, their)| our != their);
+        let (differ, wanted) = (differ.count(), side("differ"));
+        // (Where the middle of a pixel lies between two of the source's, rounding decides, as it does in Pillow.)
+        let rounded = if named[0].0 == "resize_exact" { 5 } else { 0 };
+        assert!(
+            differ.abs_diff(wanted) <= rounded,
+            "{steps:?}: {differ}, not {wanted}"
+        );
+    }
 }
 
 proptest! {

@@ -11,6 +11,7 @@ mod arrays;
 #[path = "blocks.rs"]
 mod block_tables;
 mod blocks;
+mod broken_objects;
 mod buckets;
 mod datasets;
 mod disk_cache;

@@ -670,6 +670,14 @@ fn shards_are_found_by_one_listing() {
         ("train/{001,001}.tar", "is named twice"),
         ("train/{000..004.tar", "has a brace without its other one"),
         ("train/30.tar", "there is no train/30.tar"),
+        (
+            "train/*.tar",
+            "there is no train/*.tar. A pattern has braces",
+        ),
+        (
+            "train/{00,01}*.tar",
+            "name the folder, with a slash at the end",
+        ),
         ("val/", "has no shards"),
         ("{000..999999999}.tar", "more than 1000000 names"),
     ] {

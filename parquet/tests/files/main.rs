@@ -11,6 +11,7 @@ extern crate watch;
 mod common;
 mod filters;
 mod hub;
+mod interrupted;
 mod numbers;
 mod order;
 mod refused;

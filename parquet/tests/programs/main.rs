@@ -23,5 +23,6 @@ programs! {
     language_model,
     pets_of_the_hub,
     sensor_norm,
+    stopped_with_ctrl_c,
     taxi_fares,
 }

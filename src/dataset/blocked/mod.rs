@@ -295,7 +295,7 @@ impl<S: BlockSource> Blocked<S> {
             used: None,
             alone: None,
         };
-        let (mut has_reported, mut has_waited) = (false, false);
+        let (mut has_reported, mut may_wait, mut has_waited) = (false, true, false);
         loop {
             let mut pieces = requests.pieces.write();
             let found = pieces.find(index, pass, using.used, requests.max_bytes);
@@ -323,7 +323,12 @@ impl<S: BlockSource> Blocked<S> {
                     has_reported = true;
                     _ = waits();
                     drop(pieces);
-                    report_progress();
+                    may_wait = report_progress();
+                }
+                Found::NoRoom if !may_wait => {
+                    let limit = waits();
+                    drop(pieces);
+                    return self.find_alone(index, limit, using);
                 }
                 Found::Asked(used, request) => {
                     using.used = Some(used);

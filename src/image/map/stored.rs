@@ -3,7 +3,7 @@
 use image::ImageFormat;
 
 use super::super::decode::{self, DecodeOptions, Picture};
-use super::super::error::Cause;
+use super::super::error::{Advice, Cause};
 use super::super::mask::{Stored, decode_png};
 use super::super::size::Size;
 
@@ -12,7 +12,11 @@ fn open(bytes: &[u8], max_pixels: u64) -> Result<Picture<'_>, Cause> {
         max_pixels,
         ..DecodeOptions::default()
     };
-    decode::open(bytes, decoding)
+    decode::open(bytes, decoding).map_err(|cause| cause.with_advice(Advice::Values))
+}
+
+fn format(bytes: &[u8]) -> Result<ImageFormat, Cause> {
+    decode::format(bytes).map_err(|cause| cause.with_advice(Advice::Values))
 }
 
 fn pixels(size: Size) -> usize {
@@ -28,7 +32,7 @@ pub(super) fn numbers(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u16>),
         what,
         wanted: NUMBERS,
     };
-    if decode::format(bytes)? == ImageFormat::Png {
+    if format(bytes)? == ImageFormat::Png {
         let (size, stored) = decode::caught(|| decode_png(bytes, max_pixels))?;
         return match stored {
             Stored::Eight(numbers, _) => Ok((size, numbers.into_iter().map(u16::from).collect())),
@@ -54,7 +58,7 @@ pub(super) fn colours(bytes: &[u8], max_pixels: u64) -> Result<(Size, Vec<u8>), 
         what,
         wanted: COLOURS,
     };
-    match decode::format(bytes)? {
+    match format(bytes)? {
         ImageFormat::Png => match decode::caught(|| decode_png(bytes, max_pixels))? {
             (size, Stored::Colours { rgb: Some(rgb), .. }) => Ok((size, rgb)),
             (_, Stored::Colours { what, .. }) => Err(not_colours(what)),

@@ -1,5 +1,8 @@
 //! Making a task: its rows are loaded, and it is laid out and finished. **This is where a sample fails** ([`Fill::load`]).
 
+mod many;
+mod tables;
+
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
@@ -7,23 +10,20 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 
 use super::factory::DatasetFactory;
-use super::on_error::{Loading, OnError, Settled};
+use super::on_error::{Loading, Settled};
 use super::progress::Progress;
 use super::samples::Source;
 use super::stopwatch::Stopwatch;
 use crate::batch::{Collate, Needs, NotLoaded, Table, Took};
 use crate::dataset::{Dataset, Progress as _, with_progress};
 use crate::device::Piece;
-use crate::error::drop_each;
-use crate::error::{NotDrawn, panic_message};
+use crate::error::{NotDrawn, drop_each, panic_message};
 use crate::pipeline::plan::indices::{Indices, Sampled};
 use crate::pipeline::schedule::{Claimed, Loaded};
 use crate::pipeline::traits::{Failed, Replaced};
 use crate::pipeline::worker_status::{Doing, WorkerStatus};
 use crate::sync::Instant;
-use crate::sync::log;
-use crate::tensor::Column;
-use crate::tuning::{INDICES_AT_ONCE, ROWS_AT_ONCE};
+use crate::tuning::ROWS_AT_ONCE;
 
 /// A task that is being made, wherever its table lies.
 pub(crate) struct Fill<'a, D: Dataset, C: Collate<D::Sample>> {
@@ -96,7 +96,7 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
     }
 
     /// Loads what was claimed. **This is where a sample fails**, in whatever way: it does not exist, does not load, does not fit, or
-    /// panics. What then becomes of it follows from [`OnError`]; if the task fails, the rows after it are not loaded.
+    /// panics. What then becomes of it follows from [`OnError`](super::on_error::OnError); if the task fails, the rows after it are not loaded.
     pub(crate) fn load(
         &self,
         claimed: Claimed,
@@ -227,12 +227,16 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             return Ok(());
         };
         progress.comes_to(end);
-        self.report(progress, end.saturating_sub(1))
+        self.report(end.saturating_sub(1))
     }
 
-    /// Says which rows were loaded. If that panics, no sample is to blame.
-    fn report(&self, progress: &Progress, row: usize) -> Result<(), Failed> {
-        let report = AssertUnwindSafe(|| progress.report());
+    /// Says which rows were loaded. If that panics, no sample is to blame. (Rows of tables take so little time that this is said when the thread waits,
+    /// or is done with all that it claimed.)
+    fn report(&self, row: usize) -> Result<(), Failed> {
+        let Some(progress) = &self.progress else {
+            return Ok(());
+        };
+        let report = AssertUnwindSafe(|| _ = progress.report());
         catch_unwind(report).map_err(|payload| self.data_set_panicked(row, payload))
     }
 
@@ -313,7 +317,9 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             self.comes_to(row);
             if announces
                 && row >= self.announced.get()
-                && let Err(failed) = self.announce_next(row..end, watch)
+                && let Err(failed) = self
+                    .report(row)
+                    .and_then(|()| self.announce_next(row..end, watch))
             {
                 return Some(Err(failed));
             }
@@ -335,9 +341,6 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
         let most = (lookahead / 8).clamp(1, ROWS_AT_ONCE);
         let rows = rows.start..rows.end.min(rows.start.saturating_add(most));
         self.announced.set(rows.end);
-        if let Some(progress) = &self.progress {
-            self.report(progress, rows.start)?;
-        }
         self.announce(rows, watch.times_sampler())
     }
 
@@ -371,215 +374,6 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             at.is(Doing::Filling);
         }
         sample
-    }
-
-    /// Whether samples are rows of a table in memory. (Where they are announced, they are got.)
-    #[inline]
-    fn is_table(&self) -> bool {
-        self.source.context.announced.is_none() && self.source.dataset.columns(&mut []).is_some()
-    }
-
-    /// Copies the next rows of a table in memory, instead of getting each as a sample. `false`: there are none, or these are got.
-    #[inline(never)]
-    fn copy_rows(
-        &self,
-        rows: &mut Range<usize>,
-        indices: &mut Indices<'_>,
-        run: &mut Run<D, C>,
-        took: &mut Took,
-    ) -> bool {
-        let first = rows.start;
-        if first >= rows.end {
-            return false;
-        }
-        let mut of_table = [0; INDICES_AT_ONCE];
-        let wanted = indices.from(first);
-        let of_table = &mut of_table[..wanted.len()];
-        of_table.copy_from_slice(wanted);
-        if self.at.is_timed() {
-            self.at.samples(first, Instant::now());
-        }
-        let Some(columns) = self.source.dataset.columns(of_table) else {
-            return false;
-        };
-        if of_table.is_empty() || !self.table.copy_rows(first, columns, of_table, run) {
-            return false;
-        }
-        rows.start += of_table.len();
-        took.filled += of_table.len();
-        true
-    }
-
-    /// Copies the next rows of tables that are there. `false`: the next one is to be got, or there is none.
-    #[inline(never)]
-    fn take_rows(
-        &self,
-        rows: &mut Range<usize>,
-        indices: &mut Indices<'_>,
-        run: &mut Run<D, C>,
-        watch: &mut Stopwatch,
-        took: &mut Took,
-    ) -> Result<bool, NotLoaded<Failed>> {
-        let (source, start) = (self.source, Instant::now());
-        if rows.start >= rows.end || !self.table.takes_rows() {
-            return Ok(false);
-        }
-        self.comes_to(rows.start);
-        let others_ns = || self.sampled.measured_ns() + self.announcing_ns.get();
-        let before_ns = others_ns();
-        let mut end = rows.end;
-        if self.loading == Loading::Solo && source.context.announced.is_some() {
-            if rows.start >= self.announced.get() {
-                let announced = self.announce_next(rows.clone(), watch);
-                announced.map_err(NotLoaded::Sample)?;
-            }
-            end = end.min(self.announced.get());
-        }
-        self.at.samples(rows.start, start);
-        let (mut wanted, mut count) = ([0; ROWS_AT_ONCE], 0);
-        let most = wanted.len().min(end - rows.start);
-        while count < most {
-            let some = indices.from(rows.start + count);
-            let some = &some[..some.len().min(most - count)];
-            if some.is_empty() {
-                break; // the sampler panics: where its sample is got
-            }
-            wanted[count..count + some.len()].copy_from_slice(some);
-            count += some.len();
-        }
-        let mut at = rows.start;
-        let mut copy = |columns: &[Column], of_table: &[u64]| {
-            let is_copied = self.table.copy_rows(at, columns, of_table, run);
-            at += if is_copied { of_table.len() } else { 0 };
-            is_copied
-        };
-        let given = source
-            .dataset
-            .give_rows(&wanted[..count], source.context.short_id, &mut copy);
-        let given = given.unwrap_or(0);
-        rows.start += given;
-        took.filled += given;
-        if given > 0 {
-            let other_ns = others_ns() - before_ns;
-            watch.are_loaded(start, other_ns, given, &source.context.meter);
-        }
-        Ok(given > 0)
-    }
-
-    /// Loads rows whose samples the data set gets several at a time.
-    #[inline(never)]
-    fn load_many(
-        &self,
-        rows: &mut Range<usize>,
-        got: &mut std::vec::IntoIter<Got<D::Sample>>,
-        run: &mut Run<D, C>,
-        ask: &dyn Fn(Needs) -> bool,
-        watch: &mut Stopwatch,
-        took: &mut Took,
-    ) -> Result<(), NotLoaded<Failed>> {
-        let source = self.source;
-        let mut indices =
-            Indices::new(&source.context.order, source.place, rows.end, &self.sampled);
-        let next = || {
-            if got.len() == 0 && rows.start < rows.end {
-                let end = rows.start.saturating_add(source.dataset.at_once());
-                let some = rows.start..end.min(rows.end);
-                rows.start = some.end;
-                let (start, count) = (Instant::now(), some.len());
-                let others_ns = || self.sampled.measured_ns() + self.announcing_ns.get();
-                let before_ns = others_ns();
-                *got = self.get_many(some, &mut indices, start).into_iter();
-                let other_ns = others_ns() - before_ns;
-                watch.are_loaded(start, other_ns, count, &source.context.meter);
-            }
-            let (row, sample) = got.next()?;
-            self.at.fills(row, || None);
-            Some(sample.map(|sample| (row, sample)))
-        };
-        self.table.load(next, run, took, ask)
-    }
-
-    /// Gets the samples of these rows in one call. If it panics, each is got alone, to find out which of them is bad.
-    fn get_many(
-        &self,
-        rows: Range<usize>,
-        indices: &mut Indices<'_>,
-        start: Instant,
-    ) -> Vec<Got<D::Sample>> {
-        let (source, at) = (self.source, self.at);
-        self.comes_to(rows.start);
-        if let Some(progress) = &self.progress
-            && let Err(failed) = self.report(progress, rows.start)
-        {
-            return vec![(rows.start, Err(failed))];
-        }
-        if self.loading == Loading::Solo
-            && let Err(failed) = self.announce(rows.clone(), true)
-        {
-            return vec![(rows.start, Err(failed))];
-        }
-        // Unwind safety: what a panic leaves behind is only dropped.
-        let get = AssertUnwindSafe(|| {
-            at.samples(rows.start, start);
-            let own: Vec<u64> = rows.clone().map(|row| indices.of(row)).collect();
-            at.gets_many(own[0], own.len());
-            source.get_many(rows.clone(), &own)
-        });
-        match catch_unwind(get) {
-            Ok(got) => got,
-            Err(payload) => self.get_each(rows, indices, &panic_message(payload)),
-        }
-    }
-
-    /// Gets the samples of these rows one by one, whose common call panicked with this message. Which samples share a call depends on the
-    /// workers and the ranks, so what becomes of a sample must not depend on the others.
-    #[cold]
-    fn get_each(
-        &self,
-        rows: Range<usize>,
-        indices: &mut Indices<'_>,
-        message: &str,
-    ) -> Vec<Got<D::Sample>> {
-        let (source, at) = (self.source, self.at);
-        let (first, count) = (rows.start, rows.len());
-        let mut got = Vec::with_capacity(count);
-        for row in rows {
-            at.samples(row, Instant::now());
-            let get = AssertUnwindSafe(|| {
-                let index = indices.of(row);
-                at.gets(index);
-                source.get(row, row, index)
-            });
-            let sample = catch_unwind(get)
-                .unwrap_or_else(|payload| Err(source.sample_panicked(row, panic_message(payload))));
-            let ends = sample.is_err() && self.factory.on_error == OnError::Fail;
-            got.push((row, sample));
-            if ends {
-                break; // its batch fails, whatever the others are
-            }
-        }
-        if got.iter().any(|(_, sample)| sample.is_err()) {
-            return got;
-        }
-        // None of them is bad: it was the call.
-        if self.factory.on_error == OnError::Fail {
-            drop_each(got);
-            let said =
-                format!("{message} (in `get_many`, of {count} samples, each of which `get` loads)");
-            let failed = Failed {
-                is_samples_own: false,
-                ..source.sample_panicked(first, said)
-            };
-            return vec![(first, Err(failed))];
-        }
-        if source.context.meter.many_panicked() {
-            let (epoch, batch) = (source.place.epoch, source.place.batch);
-            log::warn!(
-                "`get_many` panicked on {count} samples of batch {batch} in epoch {epoch}, each of which `get` loads: {message} (others of \
-                 this epoch are not logged)"
-            );
-        }
-        got
     }
 
     /// Loads rows of a task that is made again.

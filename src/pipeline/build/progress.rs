@@ -14,6 +14,17 @@ pub(super) struct Progress {
     /// The rows of the place that were loaded, and not reported.
     from: Cell<usize>,
     row: Cell<usize>,
+    /// One call gets several rows from there on: which of them it has is not known.
+    gets_several: Cell<bool>,
+}
+
+/// See [`Progress::several`].
+pub(super) struct Several<'a>(&'a Progress);
+
+impl Drop for Several<'_> {
+    fn drop(&mut self) {
+        self.0.gets_several.set(false);
+    }
 }
 
 impl Progress {
@@ -26,6 +37,7 @@ impl Progress {
                 place,
                 from: Cell::new(0),
                 row: Cell::new(0),
+                gets_several: Cell::new(false),
             })
         })
     }
@@ -40,14 +52,21 @@ impl Progress {
     pub(super) fn comes_to(&self, row: usize) {
         self.row.set(row);
     }
+
+    /// Until what is returned is dropped, a call gets several rows.
+    pub(super) fn several(&self) -> Several<'_> {
+        self.gets_several.set(true);
+        Several(self)
+    }
 }
 
 impl dataset::Progress for Progress {
-    fn report(&self) {
+    fn report(&self) -> bool {
         let rows = self.from.get()..self.row.get();
         if !rows.is_empty() {
             self.from.set(rows.end);
             self.announced.loaded(&self.place, rows);
         }
+        !self.gets_several.get()
     }
 }

@@ -238,20 +238,14 @@ impl Pixels {
         matches!(self.kind, Kind::Grey16 { .. }) && self.samples == 1
     }
 
-    /// Writes a line of grey of 16 bits: the values as they are in the file, but that black is 0.
+    /// Writes a line of grey of 16 bits: the values as they are in the file, whichever of them is white, as Pillow, OpenCV and tifffile have them.
     pub(super) fn wide_grey(&self, line: &[u8], out: &mut [u16]) {
-        let flip = match self.kind {
-            Kind::Grey16 {
-                white_is_zero: true,
-            } => u16::MAX,
-            _ => 0,
-        };
         for (at, number) in out.iter_mut().enumerate() {
-            *number = wide(line, at) ^ flip;
+            *number = wide(line, at);
         }
     }
 
-    /// Writes a line of labels: the values as they are in the file, but that black is 0.
+    /// Writes a line of labels: the values as they are in the file, but that black is 0, as Pillow and OpenCV have them.
     pub(super) fn labels(&self, line: &[u8], out: &mut [u8]) {
         let flip = match self.kind {
             Kind::Table {
