@@ -27,6 +27,8 @@ pub(crate) struct Options {
     /// How many batches are on the device ahead of the one that the program has.
     pub(crate) depth: usize,
     pub(crate) output: Output,
+    /// Memory that left is swept with each batch.
+    pub(crate) sweeps: bool,
     pub(crate) collate_fn: Option<Py<PyAny>>,
     shuffle: bool,
     seed: u64,
@@ -147,7 +149,8 @@ impl Options {
             ordinal: device.unwrap_or_default(),
             pins: get(options, "pin_memory")?,
             depth: get(options, "depth")?,
-            output: Output::named(py, &get::<String>(options, "output")?)?,
+            output: Output::named(py, &get::<String>(options, "output")?, device.is_some())?,
+            sweeps: get(options, "sweep")?,
             collate_fn: get(options, "collate_fn")?,
             shuffle: get(options, "shuffle")?,
             seed: get(options, "seed")?,

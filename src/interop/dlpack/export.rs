@@ -231,6 +231,12 @@ impl Exported {
         Ok(self)
     }
 
+    /// The same, flagged as a copy that was made for this export.
+    pub fn copied(mut self) -> Exported {
+        self.flags |= DLManagedTensorVersioned::IS_COPIED;
+        self
+    }
+
     /// Whether the consumer must not write the elements.
     pub fn is_read_only(&self) -> bool {
         self.flags & DLManagedTensorVersioned::READ_ONLY != 0
