@@ -284,7 +284,7 @@ impl PyTensor {
                     true => DLManagedTensorVersioned::READ_ONLY,
                     false => 0,
                 };
-                // SAFETY: the keeper has as many elements there, in ordinary memory (`make_own`) or that of a mapped file. It holds them alone,
+                // SAFETY: the keeper has as many elements there, in ordinary memory (`make_own`) or that of an array that was read. It holds them alone,
                 // or they are flagged. It is dropped without a call of Python or a driver: it is a batch's, from a loader that has no device.
                 unsafe {
                     Exported::from_raw_parts(

@@ -139,6 +139,8 @@ impl Options {
         let retry: Option<(u32, f64)> = get(options, "retry")?;
         let sampler: Option<Bound<'_, PySampler>> = get(options, "sampler")?;
         let device: Option<usize> = get(options, "device")?;
+        let output = get::<String>(options, "output")?;
+        let output = Output::named(py, &output, device.is_some())?; // (before a device is opened)
         Ok(Options {
             batch_size: get(options, "batch_size")?,
             num_workers: get(options, "num_workers")?,
@@ -149,7 +151,7 @@ impl Options {
             ordinal: device.unwrap_or_default(),
             pins: get(options, "pin_memory")?,
             depth: get(options, "depth")?,
-            output: Output::named(py, &get::<String>(options, "output")?, device.is_some())?,
+            output,
             sweeps: get(options, "sweep")?,
             collate_fn: get(options, "collate_fn")?,
             shuffle: get(options, "shuffle")?,
