@@ -27,7 +27,7 @@ use pyo3::exceptions::{PyBufferError, PyMemoryError, PyTypeError};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 
 use crate::errors::{OrRaise, exception, say};
 use crate::kind::{AnyAdrift, AnyDeviceTensor, HostTensor, Kind, each};
@@ -391,9 +391,7 @@ impl PyTensor {
                 let tensor = slf.get();
                 let exported = py.detach(|| tensor.copied_to_host());
                 let exported = exported.map_err(|error| raised(py, &error))?;
-                let capsule = capsule(py, exported, true)?;
-                let shown = OnHost(capsule.unbind());
-                Bound::new(py, shown)?.into_any()
+                Bound::new(py, OnHost(Mutex::new(Some(exported))))?.into_any()
             }
         };
         numpy.call_method1("from_dlpack", (on_host,))
@@ -552,9 +550,9 @@ impl PyTensor {
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {}
 }
 
-/// A capsule of host memory, as `from_dlpack` wants it.
+/// Host memory for one consumer, as `from_dlpack` wants it.
 #[pyclass(frozen, module = "pinfeed._pinfeed", name = "_OnHost")]
-struct OnHost(Py<PyAny>);
+struct OnHost(Mutex<Option<Exported>>);
 
 #[pymethods]
 impl OnHost {
@@ -562,9 +560,21 @@ impl OnHost {
         (1, 0)
     }
 
-    #[pyo3(signature = (**_options))]
-    fn __dlpack__(&self, py: Python<'_>, _options: Option<&Bound<'_, PyAny>>) -> Py<PyAny> {
-        self.0.clone_ref(py)
+    /// (Versions of NumPy differ in what they ask for.)
+    #[pyo3(signature = (*, max_version=None, **_options))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        max_version: Option<(i64, i64)>,
+        _options: Option<&Bound<'py, PyDict>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let exported = lock(&self.0).take();
+        let exported = exported.ok_or_else(|| refused("it was consumed"))?;
+        capsule(
+            py,
+            exported,
+            max_version.is_some_and(|(major, _)| major >= 1),
+        )
     }
 }
 

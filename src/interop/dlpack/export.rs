@@ -12,7 +12,8 @@ use super::{
 use crate::device::{Adrift, Device, DeviceTensor, Stream};
 use crate::driver::Driver;
 use crate::error::{Error, Result, panic_message};
-use crate::sync::{Arc, log};
+use crate::sync::Arc;
+use crate::sync::log;
 use crate::tensor::{Element, Shape, Tensor};
 
 /// A tensor on its way to another library, which owns its memory.
