@@ -398,3 +398,48 @@ def test_who_gets_batches_is_said():
     assert loader.sweep() == 0  # there is no device
     with loader.capturing():
         assert [np.asarray(x).tolist() for x in loader] == [[0], [1], [2]]
+
+
+def test_others_arrays_are_samples():
+    """What others export goes into a batch: by a buffer, by DLPack, or as bfloat16, which buffers have not."""
+    jax = pytest.importorskip("jax")
+    torch = pytest.importorskip("torch")
+    values = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+    class Only:
+        """An array that has nothing but DLPack."""
+
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+    class OnGpu(Only):
+        def __dlpack_device__(self):
+            return (2, 0)
+
+    def loaded(rows):
+        class Own:
+            def __len__(self):
+                return 6
+
+            def __getitem__(self, index):
+                return rows(index)
+
+        return [x for x in pinfeed.DataLoader(Own(), batch_size=3, num_workers=2, output="torch")]
+
+    bf16 = jax.numpy.asarray(values, dtype="bfloat16")
+    for array, dtype in ((jax.numpy.asarray(values), torch.float32), (bf16, torch.bfloat16), (np.asarray(bf16), torch.bfloat16), (Only(values), torch.float32)):
+        table = pinfeed.DataLoader(pinfeed.TensorDataset(array), batch_size=3, output="torch")
+        rows = loaded((lambda index: Only(values[index])) if isinstance(array, Only) else (lambda index: array[index]))
+        for got in ([x for (x,) in table], rows):
+            assert [x.dtype for x in got] == [dtype] * 2
+            assert torch.equal(torch.cat(got).float(), torch.from_numpy(values))
+    tensor = next(iter(pinfeed.DataLoader(pinfeed.TensorDataset(values), batch_size=6, output="dlpack")))[0]
+    assert torch.equal(torch.cat([x for (x,) in pinfeed.DataLoader(pinfeed.TensorDataset(tensor), output="torch")]), torch.from_numpy(values))
+    with pytest.raises(TypeError, match="is on a device"):
+        loaded(lambda index: OnGpu(values[index]))

@@ -1,6 +1,7 @@
 """The native part. Programs import `pinfeed`."""
 
 import os
+import sys
 from typing import Any, Callable, Iterator, Sequence, final
 
 __version__: str
@@ -93,8 +94,10 @@ class Tensor:
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any: ...
-    def __buffer__(self, flags: int, /) -> memoryview: ...
-    def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
+        def __release_buffer__(self, buffer: memoryview, /) -> None: ...
+
     def __len__(self) -> int: ...
 
 @final
