@@ -67,15 +67,13 @@ impl Imported {
                 version.major, version.minor
             )));
         }
-        // SAFETY: the caller's contract, for this version.
+        // SAFETY: the caller's contract, for this version. It is read as a whole, for the deleter may free it before `new` returns.
         let (tensor, flags) = unsafe {
-            (
-                &raw const (*pointer.as_ptr()).dl_tensor,
-                (*pointer.as_ptr()).flags,
-            )
+            let tensor = (&raw const (*pointer.as_ptr()).dl_tensor).read();
+            (tensor, (*pointer.as_ptr()).flags)
         };
         // SAFETY: as above.
-        unsafe { Imported::new(&*tensor, flags, managed) }
+        unsafe { Imported::new(tensor, flags, managed) }
     }
 
     /// Takes a tensor of another library, in the form of the time before DLPack 1.0. (In Python: of a capsule `dltensor`, which is renamed to
@@ -93,16 +91,16 @@ impl Imported {
             return Err(refused("it is null"));
         };
         let managed = Managed::Unversioned(pointer);
-        // SAFETY: the caller's contract.
-        let tensor = unsafe { &raw const (*pointer.as_ptr()).dl_tensor };
+        // SAFETY: the caller's contract. It is read as a whole, as above.
+        let tensor = unsafe { (&raw const (*pointer.as_ptr()).dl_tensor).read() };
         // SAFETY: as above.
-        unsafe { Imported::new(&*tensor, 0, managed) }
+        unsafe { Imported::new(tensor, 0, managed) }
     }
 
     /// # Safety
     ///
     /// The tensor must be that of `managed`, and as its exporter made it.
-    unsafe fn new(tensor: &DLTensor, flags: u64, managed: Managed) -> Result<Imported> {
+    unsafe fn new(tensor: DLTensor, flags: u64, managed: Managed) -> Result<Imported> {
         let ndim = usize::try_from(tensor.ndim)
             .map_err(|_| refused(format!("it has {} dimensions", tensor.ndim)))?;
         if ndim > 0 && tensor.shape.is_null() {
@@ -145,8 +143,10 @@ impl Imported {
             return Err(refused("its memory is at address 0"));
         }
         let offset = usize::try_from(tensor.byte_offset).ok();
-        let offset =
-            offset.filter(|offset| tensor.data.addr().checked_add(offset + bytes).is_some());
+        let offset = offset.filter(|offset| {
+            let end = offset.checked_add(bytes);
+            end.is_some_and(|end| tensor.data.addr().checked_add(end).is_some())
+        });
         let Some(offset) = offset else {
             return Err(refused(format!(
                 "it begins {} bytes behind {:?}, where no memory is",
