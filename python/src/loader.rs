@@ -250,7 +250,7 @@ impl PyLoader {
                 return Err(say(
                     py,
                     "OptionError",
-                    "pin_memory: page-locked memory is torch's, so it needs torch, and no output=\"numpy\"",
+                    "pin_memory: page-locked memory is torch's, so it needs torch, and output=\"torch\"",
                 ));
             }
             true => {

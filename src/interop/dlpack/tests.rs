@@ -1,5 +1,7 @@
 //! Host memory out and in, as Miri can watch it. (Device memory: `tests/conformance/dlpack.rs`.)
 
+#![allow(clippy::disallowed_methods, clippy::mem_forget)] // threads of tests need no names, and one of its tensors has no deleter
+
 use std::ffi::c_void;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
