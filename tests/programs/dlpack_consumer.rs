@@ -45,7 +45,8 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let stream = device.stream()?; // on a GPU, the library's own: interop::dlpack::consumer_stream
     let samples = || from_fn(1_000, |index, _| Ok([index as f32; 64]));
     let (arrays, given) = channel::<Array>();
-    let library = thread::spawn(move || given.into_iter().map(|array| array.sum()).sum::<f32>());
+    let library = thread::Builder::new().name("library".to_owned());
+    let library = library.spawn(move || given.into_iter().map(|array| array.sum()).sum::<f32>())?;
 
     // Of a loader without a device: in host memory, which the library may write.
     for batch in &DataLoader::builder(samples()).batch_size(50).num_workers(2).build()? {
