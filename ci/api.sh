@@ -13,7 +13,7 @@ list=$(mktemp)
 trap 'rm -f "$list"' EXIT
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check"
 step "cargo public-api"
-cargo "+$nightly" public-api --package pinfeed --features arrays,candle,nvjpeg,nvtx,object-store,rand_core,serde,testing,tokio,tracing,webdataset --omit blanket-impls |
+cargo "+$nightly" public-api --package pinfeed --features arrays,candle,dlpack,nvjpeg,nvtx,object-store,rand_core,serde,testing,tokio,tracing,webdataset --omit blanket-impls |
     grep -vE '^impl.* !?core::(marker::(Freeze|StructuralPartialEq|Unpin|UnsafeUnpin)|panic::unwind_safe::(Ref)?UnwindSafe) for ' >"$list"
 if [[ ${1:-} == --write ]]; then
     cp "$list" docs/api.txt

@@ -13,7 +13,7 @@ if ! run cargo "+$nightly" miri setup; then
 fi
 export MIRIFLAGS="-Zmiri-permissive-provenance -Zmiri-isolation-error=hide -Zmiri-ignore-leaks"
 
-run cargo "+$nightly" miri test --no-default-features --lib -- dataset error loader rng sync tensor
+run cargo "+$nightly" miri test --no-default-features --features dlpack --lib -- dataset dlpack error loader rng sync tensor
 # Miri has no instructions but those that it is told of.
 [[ $(uname -m) != x86_64 ]] ||
     RUSTFLAGS=-Ctarget-feature=+ssse3 run cargo "+$nightly" miri test --no-default-features --features image --lib -- pixels::mirror
@@ -21,6 +21,7 @@ run cargo "+$nightly" miri test --no-default-features --lib -- dataset error loa
 tests=(
     a_custom_collate_is_pinned
     a_copy_at_hand_over_is_behind_the_last_write
+    a_deleter_tells_no_stream_and_need_not
     a_few_rows_are_gathered
     a_guard_holds_sweeps_off
     a_forgotten_writer_is_waited_for
@@ -29,6 +30,7 @@ tests=(
     a_shared_target_is_refused
     a_tensor_that_comes_back_waits_for_its_readers
     adrift_memory_is_free_behind_all_streams
+    an_import_is_copied_and_let_go_once
     an_owned_loan_that_moves_leaves_an_event_behind
     an_owned_writer_is_waited_for_where_it_moves
     devices_and_streams_do_not_mix
@@ -42,6 +44,7 @@ tests=(
     registered_memory_is_pinned_where_it_lies
     strict_pinning_reports_what_others_hide
     tensors_outlive_their_device_handle
+    the_last_of_several_exports_lets_go
 )
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT

@@ -71,6 +71,7 @@
 //! | `derive` | yes | `#[derive(pinfeed::Sample)]`, `#[derive(pinfeed::Batch)]` |
 //! | `object-store` | no | objects of S3, Google Cloud Storage, Azure and web servers: `store::RemoteStore`, and URLs in [`store::open`]; needs a C compiler to build, for the cryptography of TLS |
 //! | `arrays` | no | files of arrays and tokens, read or memory-mapped: `arrays` |
+//! | `dlpack` | no | tensors to and from NumPy, PyTorch, CuPy, JAX and others by DLPack, where they lie: `interop::dlpack` |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`IterableState`](loader::IterableState)), statistics and element types |

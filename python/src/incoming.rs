@@ -200,16 +200,52 @@ fn tensor_of_torch(object: &Bound<'_, PyAny>) -> PyResult<(HostTensor, Kind)> {
     tensor_of_buffer(&detached.call_method0(pyo3::intern!(py, "numpy"))?, None)
 }
 
-/// The array that an object is, if it is one: of torch, NumPy, or anything that exports a buffer or `__array__`.
+/// Whether its elements are bfloat16, as NumPy (with ml_dtypes) and JAX have it. Python's buffers have none.
+fn is_bfloat16(object: &Bound<'_, PyAny>) -> bool {
+    let py = object.py();
+    let dtype = object.getattr(pyo3::intern!(py, "dtype"));
+    let name = dtype.and_then(|dtype| dtype.getattr(pyo3::intern!(py, "name")));
+    name.is_ok_and(|name| name.eq("bfloat16").unwrap_or(false))
+}
+
+/// The array of an object that others take by DLPack. NumPy consumes the capsule: so what lets go of it is Python's, and no thread of ours.
+fn tensor_of_dlpack(object: &Bound<'_, PyAny>) -> PyResult<(HostTensor, Kind)> {
+    let py = object.py();
+    let place = object.call_method0(pyo3::intern!(py, "__dlpack_device__"))?;
+    let kind: i32 = place.get_item(0)?.extract()?;
+    if kind != 1 {
+        return Err(PyTypeError::new_err(format!(
+            "an array of type {} is on a device (DLPack's number {kind}), and has no place in a batch: workers make batches on the CPU, and \
+             DataLoader(device=...) sends them to the device. Return it on the host",
+            object.get_type().fully_qualified_name()?
+        )));
+    }
+    let array = py
+        .import("numpy")?
+        .call_method1(pyo3::intern!(py, "from_dlpack"), (object,))?;
+    tensor_of_buffer(&array, None)
+}
+
+/// The array that an object is, if it is one: of torch, NumPy, or anything that exports a buffer, `__dlpack__` or `__array__`.
 pub(crate) fn tensor_of(object: &Bound<'_, PyAny>) -> PyResult<Option<(HostTensor, Kind)>> {
     if is_torch_tensor(object) {
         return tensor_of_torch(object).map(Some);
+    }
+    if is_bfloat16(object) {
+        let numpy = object.py().import("numpy")?;
+        let bits = numpy
+            .call_method1("asarray", (object,))?
+            .call_method1("view", ("uint16",))?;
+        return tensor_of_buffer(&bits, Some(Kind::BF16)).map(Some);
     }
     // SAFETY: the object is alive, and this thread is attached.
     if unsafe { pyo3::ffi::PyObject_CheckBuffer(object.as_ptr()) } == 1 {
         return tensor_of_buffer(object, None).map(Some);
     }
     let py = object.py();
+    if object.hasattr(pyo3::intern!(py, "__dlpack__"))? {
+        return tensor_of_dlpack(object).map(Some);
+    }
     if object.hasattr(pyo3::intern!(py, "__array__"))? {
         let array = py.import("numpy")?.call_method1("asarray", (object,))?;
         return tensor_of_buffer(&array, None).map(Some);

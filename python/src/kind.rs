@@ -1,8 +1,10 @@
 //! The element types that Python's arrays have, and how the library's tensors hold them.
 
 use std::ffi::CStr;
+use std::sync::Arc;
 
 use half::{bf16, f16};
+use pinfeed::device::Adrift;
 use pinfeed::sample::Field;
 use pinfeed::tensor::Element;
 use pinfeed::{DeviceTensor, Tensor};
@@ -46,6 +48,10 @@ macro_rules! families {
         #[derive(Debug)]
         pub(crate) enum AnyDeviceTensor { $($variant(DeviceTensor<$type>)),* }
 
+        /// Memory of a device that left, of any element type.
+        #[derive(Debug, Clone)]
+        pub(crate) enum AnyAdrift { $($variant(Arc<Adrift<$type>>)),* }
+
         /// A field of a batch, of any element type.
         #[derive(Debug)]
         pub(crate) enum AnyField { $($variant(Field<$type>)),* }
@@ -60,6 +66,12 @@ macro_rules! families {
             impl From<DeviceTensor<$type>> for AnyDeviceTensor {
                 fn from(tensor: DeviceTensor<$type>) -> AnyDeviceTensor {
                     AnyDeviceTensor::$variant(tensor)
+                }
+            }
+
+            impl From<Arc<Adrift<$type>>> for AnyAdrift {
+                fn from(adrift: Arc<Adrift<$type>>) -> AnyAdrift {
+                    AnyAdrift::$variant(adrift)
                 }
             }
 
@@ -196,6 +208,11 @@ impl HostTensor {
 
     pub(crate) fn size_bytes(&self) -> usize {
         each!(self, HostTensor, tensor => tensor.size_bytes())
+    }
+
+    /// Where its elements lie.
+    pub(crate) fn address(&self) -> *const u8 {
+        each!(self, HostTensor, tensor => tensor.as_slice().as_ptr().cast())
     }
 
     /// Where its elements lie, for writing: the tensor's own memory, or that of a copy in its place, where others share it.

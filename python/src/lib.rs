@@ -8,6 +8,8 @@
 
 #[expect(unsafe_code, reason = "it copies into memory of torch's")]
 mod device;
+#[expect(unsafe_code, reason = "it makes capsules of DLPack")]
+mod dlpack;
 mod erased;
 mod errors;
 mod images;
@@ -39,6 +41,8 @@ use pyo3::pymodule;
 mod _pinfeed {
     use pyo3::prelude::*;
 
+    #[pymodule_export]
+    use super::dlpack::{PyCaptureGuard, PyTensor};
     #[pymodule_export]
     use super::images::{PyFolder, PyTransform};
     #[pymodule_export]

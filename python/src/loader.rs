@@ -11,6 +11,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::device::{TorchDevice, device_object};
+use crate::dlpack::{PyCaptureGuard, Ring};
 use crate::erased::{AnyEpoch, AnyEpochs, AnyLoader, Handed};
 use crate::errors::{OrRaise, exception, interruptible, say};
 use crate::options::Options;
@@ -33,7 +34,7 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     output: Output,
     /// Where batches go.
-    device: Option<TorchDevice>,
+    device: Option<Place>,
     /// What copies a batch to page-locked memory of torch's.
     pins: Option<Py<PyAny>>,
     has_workers: bool,
@@ -41,6 +42,16 @@ pub(crate) struct Shared {
     prepares: bool,
     /// The process that made it. Its threads are in no other.
     process: u32,
+}
+
+/// A device, and whose memory its batches are in.
+enum Place {
+    Torch(TorchDevice),
+    /// The library's own.
+    Ring {
+        ring: Arc<Ring>,
+        sweeps: bool,
+    },
 }
 
 struct State {
@@ -54,9 +65,9 @@ struct State {
 }
 
 /// Where an iterator's epoch is, which is with one thread at a time.
-pub(crate) struct Slot(Mutex<Place>);
+pub(crate) struct Slot(Mutex<Stage>);
 
-enum Place {
+enum Stage {
     Here(Box<dyn AnyEpoch>),
     /// A thread waits for its next batch.
     Busy,
@@ -125,7 +136,7 @@ impl Shared {
             )
         };
         let slots = iterators.iter().filter_map(Weak::upgrade);
-        let taken: Vec<Place> = slots.map(|slot| slot.close()).collect();
+        let taken: Vec<Stage> = slots.map(|slot| slot.close()).collect();
         if self.is_forked() {
             // Their threads are in another process, and their locks may be held for ever.
             let _ = ManuallyDrop::new((loader, epochs, taken));
@@ -163,33 +174,33 @@ impl Drop for Shared {
 
 impl Slot {
     fn new(epoch: Box<dyn AnyEpoch>) -> Slot {
-        Slot(Mutex::new(Place::Here(epoch)))
+        Slot(Mutex::new(Stage::Here(epoch)))
     }
 
     /// Takes the epoch. `None`: it is over.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Box<dyn AnyEpoch>>> {
         let mut place = lock(&self.0);
-        match std::mem::replace(&mut *place, Place::Busy) {
-            Place::Here(epoch) => Ok(Some(epoch)),
-            Place::Busy => Err(PyRuntimeError::new_err(
+        match std::mem::replace(&mut *place, Stage::Busy) {
+            Stage::Here(epoch) => Ok(Some(epoch)),
+            Stage::Busy => Err(PyRuntimeError::new_err(
                 "another thread waits for this iterator's next batch: give each thread an iterator of its own, or take turns",
             )),
-            Place::Over(last) => {
-                *place = Place::Over(last);
+            Stage::Over(last) => {
+                *place = Stage::Over(last);
                 Ok(None)
             }
-            Place::Closed => {
-                *place = Place::Closed;
+            Stage::Closed => {
+                *place = Stage::Closed;
                 Err(closed(py))
             }
         }
     }
 
     /// Puts it back, or what is known of it. Returns what was closed meanwhile.
-    fn put(&self, back: Place) -> Option<Place> {
+    fn put(&self, back: Stage) -> Option<Stage> {
         let mut place = lock(&self.0);
         match *place {
-            Place::Closed => Some(back),
+            Stage::Closed => Some(back),
             _ => {
                 *place = back;
                 None
@@ -197,11 +208,11 @@ impl Slot {
         }
     }
 
-    fn close(&self) -> Place {
+    fn close(&self) -> Stage {
         let mut place = lock(&self.0);
         match &*place {
-            Place::Over(_) => Place::Closed, // it stays over
-            _ => std::mem::replace(&mut *place, Place::Closed),
+            Stage::Over(_) => Stage::Closed, // it stays over
+            _ => std::mem::replace(&mut *place, Stage::Closed),
         }
     }
 }
@@ -225,14 +236,13 @@ impl PyLoader {
         let options = Options::new(options)?;
         let device = match &options.device {
             None => None,
-            Some(_) if options.output != Output::Torch => {
-                return Err(say(
-                    py,
-                    "OptionError",
-                    "device: batches on a GPU are torch tensors, so it needs torch, and no output=\"numpy\"",
-                ));
-            }
-            Some(device) => Some(TorchDevice::new(py, device.clone(), options.ordinal)?),
+            Some(device) if options.output == Output::Torch => Some(Place::Torch(
+                TorchDevice::new(py, device.clone(), options.ordinal)?,
+            )),
+            Some(device) => Some(Place::Ring {
+                ring: Ring::of(py, device, options.ordinal)?,
+                sweeps: options.sweeps,
+            }),
         };
         let pins = match options.pins && device.is_none() {
             false => None,
@@ -240,7 +250,7 @@ impl PyLoader {
                 return Err(say(
                     py,
                     "OptionError",
-                    "pin_memory: page-locked memory is torch's, so it needs torch, and no output=\"numpy\"",
+                    "pin_memory: page-locked memory is torch's, so it needs torch, and output=\"torch\"",
                 ));
             }
             true => {
@@ -253,9 +263,10 @@ impl PyLoader {
             .collate_fn
             .as_ref()
             .map(|function| function.clone_ref(py));
+        let of_samples = options.output.of_samples(py)?;
         // Workers may need the interpreter while they start.
         let loader = py.detach(|| match function {
-            Some(function) => collated(source.objects(options.output), function, &options),
+            Some(function) => collated(source.objects(of_samples), function, &options),
             None => source.build(&options),
         });
         let shared = Arc::new(Shared {
@@ -373,6 +384,24 @@ impl PyLoader {
         Ok(PyStats(py.detach(|| loader.total_stats())))
     }
 
+    /// Lets memory be used again that batches were in. Returns the number of bytes.
+    fn sweep(&self, py: Python<'_>) -> PyResult<usize> {
+        self.0.check_process(py)?;
+        match &self.0.device {
+            Some(Place::Ring { ring, .. }) => ring.sweep(py),
+            _ => Ok(0),
+        }
+    }
+
+    /// Nothing is swept while it lives.
+    fn capture_guard(&self, py: Python<'_>) -> PyResult<PyCaptureGuard> {
+        self.0.check_process(py)?;
+        Ok(match &self.0.device {
+            Some(Place::Ring { ring, .. }) => ring.capture_guard(py),
+            _ => PyCaptureGuard::of_nothing(),
+        })
+    }
+
     /// Ends the loader, its iterators and its threads.
     fn close(&self, py: Python<'_>) {
         let shared = &self.0;
@@ -409,13 +438,13 @@ impl PyEpoch {
         let Some(epoch) = self.slot.take(py)? else {
             let place = lock(&self.slot.0);
             let last = match &*place {
-                Place::Over(last) => Last::clone(last),
+                Stage::Over(last) => Last::clone(last),
                 _ => return Err(closed(py)),
             };
             return over(last).ok_or_else(|| closed(py));
         };
         let (asked, epoch) = py.detach(move || (of(&*epoch), epoch));
-        self.put(py, Place::Here(epoch));
+        self.put(py, Stage::Here(epoch));
         Ok(asked)
     }
 
@@ -442,7 +471,10 @@ impl PyEpoch {
         let shared = &self.shared;
         let batch = match (batch, &shared.device) {
             (Handed::Host(tree), _) => host_object(py, tree, shared.output)?,
-            (Handed::Device(tree), Some(device)) => device_object(py, tree, device)?,
+            (Handed::Device(tree), Some(Place::Torch(device))) => device_object(py, tree, device)?,
+            (Handed::Device(tree), Some(Place::Ring { ring, .. })) => {
+                ring.object(py, tree, shared.output)?
+            }
             (Handed::Device(_), None) => {
                 return Err(say(
                     py,
@@ -457,7 +489,7 @@ impl PyEpoch {
         }
     }
 
-    fn put(&self, py: Python<'_>, place: Place) {
+    fn put(&self, py: Python<'_>, place: Stage) {
         if let Some(closed) = self.slot.put(place) {
             py.detach(|| wait_for(Some(dispose(closed))));
         }
@@ -472,6 +504,10 @@ impl PyEpoch {
 
     fn __next__(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         self.shared.check_process(py)?;
+        // (Before a batch is taken, so that none is lost if this fails.)
+        if let Some(Place::Ring { ring, sweeps: true }) = &self.shared.device {
+            ring.sweep(py)?;
+        }
         let Some(mut epoch) = self.slot.take(py)? else {
             return Ok(None);
         };
@@ -490,11 +526,11 @@ impl PyEpoch {
             match next {
                 TryNext::NotYet => {}
                 TryNext::Batch(Ok(batch)) => {
-                    self.put(py, Place::Here(epoch));
+                    self.put(py, Stage::Here(epoch));
                     return self.object(py, batch).map(Some);
                 }
                 TryNext::Batch(Err(error)) => {
-                    self.put(py, Place::Here(epoch));
+                    self.put(py, Stage::Here(epoch));
                     return Err(exception(py, &error));
                 }
                 TryNext::End => {
@@ -503,16 +539,16 @@ impl PyEpoch {
                         stats: Some(epoch.stats()),
                     };
                     py.detach(|| drop(epoch));
-                    self.put(py, Place::Over(Box::new(last)));
+                    self.put(py, Stage::Over(Box::new(last)));
                     return Ok(None);
                 }
             }
             if let Err(signal) = py.check_signals() {
-                self.put(py, Place::Here(epoch));
+                self.put(py, Stage::Here(epoch));
                 return Err(signal);
             }
             if thread::is_exiting() {
-                self.put(py, Place::Here(epoch));
+                self.put(py, Stage::Here(epoch));
                 return Err(closed(py));
             }
             let interrupt;
@@ -522,7 +558,7 @@ impl PyEpoch {
                 if let Some(before) = &before {
                     epoch = self.again(py, epoch, before);
                 }
-                self.put(py, Place::Here(epoch));
+                self.put(py, Stage::Here(epoch));
                 return Err(interrupt);
             }
         }

@@ -27,6 +27,8 @@ pub(crate) struct Options {
     /// How many batches are on the device ahead of the one that the program has.
     pub(crate) depth: usize,
     pub(crate) output: Output,
+    /// Memory that left is swept with each batch.
+    pub(crate) sweeps: bool,
     pub(crate) collate_fn: Option<Py<PyAny>>,
     shuffle: bool,
     seed: u64,
@@ -137,6 +139,8 @@ impl Options {
         let retry: Option<(u32, f64)> = get(options, "retry")?;
         let sampler: Option<Bound<'_, PySampler>> = get(options, "sampler")?;
         let device: Option<usize> = get(options, "device")?;
+        let output = get::<String>(options, "output")?;
+        let output = Output::named(py, &output, device.is_some())?; // (before a device is opened)
         Ok(Options {
             batch_size: get(options, "batch_size")?,
             num_workers: get(options, "num_workers")?,
@@ -147,7 +151,8 @@ impl Options {
             ordinal: device.unwrap_or_default(),
             pins: get(options, "pin_memory")?,
             depth: get(options, "depth")?,
-            output: Output::named(py, &get::<String>(options, "output")?)?,
+            output,
+            sweeps: get(options, "sweep")?,
             collate_fn: get(options, "collate_fn")?,
             shuffle: get(options, "shuffle")?,
             seed: get(options, "seed")?,

@@ -1,4 +1,4 @@
-//! Batches as Python objects: torch tensors, or NumPy arrays, over the batch's own memory.
+//! Batches as Python objects, over the batch's own memory: torch tensors, NumPy arrays, or what other libraries take (`dlpack`).
 
 use std::ffi::c_int;
 
@@ -8,6 +8,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyList, PyTuple};
 
+use crate::dlpack::host_tensor;
 use crate::errors::say;
 use crate::kind::{HostTensor, Kind};
 use crate::tree::{HostLeaf, Key, Tree};
@@ -17,45 +18,72 @@ use crate::tree::{HostLeaf, Key, Tree};
 pub(crate) enum Output {
     Torch,
     Numpy,
+    /// `pinfeed.Tensor`, which other libraries take by DLPack.
+    Dlpack,
+    Cupy,
+    Jax,
 }
 
 impl Output {
-    /// `"torch"`, `"numpy"`, or `"auto"`: torch where it is installed.
-    pub(crate) fn named(py: Python<'_>, name: &str) -> PyResult<Output> {
-        match name {
-            "torch" => match torch(py) {
-                Ok(_) => Ok(Output::Torch),
-                Err(error) => {
-                    let error_ = say(
-                        py,
-                        "OptionError",
-                        "output=\"torch\": torch cannot be imported: `pip install torch`, or output=\"numpy\"",
-                    );
-                    error_.set_cause(py, Some(error));
-                    Err(error_)
-                }
-            },
-            "numpy" => match py.import("numpy") {
-                Ok(_) => Ok(Output::Numpy),
-                Err(error) => {
-                    let error_ = say(
-                        py,
-                        "OptionError",
-                        "output=\"numpy\": NumPy cannot be imported: `pip install numpy`",
-                    );
-                    error_.set_cause(py, Some(error));
-                    Err(error_)
-                }
-            },
-            "auto" if is_installed(py, "torch")? => Output::named(py, "torch"),
-            "auto" => Output::named(py, "numpy"),
-            other => Err(say(
+    /// `"torch"`, `"numpy"`, `"cupy"`, `"jax"`, `"dlpack"`, or `"auto"`: torch where it is installed; without it, NumPy on the host, and on a
+    /// device what any library takes.
+    pub(crate) fn named(py: Python<'_>, name: &str, is_on_device: bool) -> PyResult<Output> {
+        let refused = |reason: &str| {
+            Err(say(
                 py,
                 "OptionError",
-                &format!(
-                    "output={other:?}: it is \"torch\", \"numpy\" or \"auto\" (torch where it is installed)"
-                ),
-            )),
+                &format!("output={name:?}: {reason}"),
+            ))
+        };
+        let missing = |what: &str, advice: &str, error: PyErr| {
+            let reason = format!("output={name:?}: {what} cannot be imported: {advice}");
+            let refused = say(py, "OptionError", &reason);
+            refused.set_cause(py, Some(error));
+            refused
+        };
+        match (name, is_on_device) {
+            ("torch", _) => match torch(py) {
+                Ok(_) => Ok(Output::Torch),
+                Err(error) => Err(missing(
+                    "torch",
+                    "`pip install torch`, or output=\"numpy\"",
+                    error,
+                )),
+            },
+            ("numpy", true) => refused(
+                "NumPy's arrays are in host memory: leave device out, or take \"torch\", \"cupy\", \"jax\", or \"dlpack\"",
+            ),
+            ("numpy", false) => match py.import("numpy") {
+                Ok(_) => Ok(Output::Numpy),
+                Err(error) => Err(missing("NumPy", "`pip install numpy`", error)),
+            },
+            ("dlpack", _) => Ok(Output::Dlpack),
+            ("cupy", false) => {
+                refused("CuPy's arrays are on a GPU: device=\"cuda\" sends batches there")
+            }
+            ("cupy", true) => match py.import("cupy") {
+                Ok(_) => Ok(Output::Cupy),
+                Err(error) => Err(missing("CuPy", "`pip install cupy-cuda12x`", error)),
+            },
+            ("jax", _) => match py.import("jax.dlpack") {
+                Ok(_) => Ok(Output::Jax),
+                Err(error) => Err(missing("JAX", "`pip install jax`", error)),
+            },
+            ("auto", _) if is_installed(py, "torch")? => Output::named(py, "torch", is_on_device),
+            ("auto", true) => Ok(Output::Dlpack),
+            ("auto", false) => Output::named(py, "numpy", false),
+            _ => refused(
+                "it is \"torch\", \"numpy\", \"cupy\", \"jax\", \"dlpack\" or \"auto\" (torch where it is installed)",
+            ),
+        }
+    }
+
+    /// What a sample's arrays are, where the program's own code gets them before they are a batch.
+    pub(crate) fn of_samples(self, py: Python<'_>) -> PyResult<Output> {
+        match self {
+            Output::Torch | Output::Numpy => Ok(self),
+            _ if is_installed(py, "numpy")? => Ok(Output::Numpy),
+            _ => Ok(Output::Dlpack),
         }
     }
 }
@@ -70,16 +98,91 @@ fn is_installed(py: Python<'_>, name: &str) -> PyResult<bool> {
     Ok(!spec.is_none())
 }
 
+/// What a buffer says of dense, row-major memory.
+pub(crate) struct View {
+    kind: Kind,
+    bytes: isize,
+    shape: Vec<isize>,
+    strides: Vec<isize>,
+}
+
+impl View {
+    pub(crate) fn new(shape: &[usize], kind: Kind) -> View {
+        let shape: Vec<isize> = shape.iter().map(|length| *length as isize).collect();
+        let mut strides = vec![0; shape.len()];
+        let mut stride = kind.item_bytes() as isize;
+        for (place, length) in shape.iter().enumerate().rev() {
+            strides[place] = stride;
+            stride *= (*length).max(1);
+        }
+        View {
+            kind,
+            bytes: shape.iter().product::<isize>() * kind.item_bytes() as isize,
+            shape,
+            strides,
+        }
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+
+    /// Fills a buffer's view of memory at this address.
+    ///
+    /// # Safety
+    ///
+    /// `view` must be CPython's, to be filled, or null. `owner` must keep the memory, and `self`, which must not change.
+    pub(crate) unsafe fn show(
+        &self,
+        view: *mut ffi::Py_buffer,
+        flags: c_int,
+        address: *mut u8,
+        is_read_only: bool,
+        owner: Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        if view.is_null() {
+            return Err(PyBufferError::new_err("no view"));
+        }
+        let has = |flag: c_int| flags & flag == flag;
+        if has(ffi::PyBUF_F_CONTIGUOUS) && self.shape.len() > 1 {
+            return Err(PyBufferError::new_err("the elements are row-major"));
+        }
+        if has(ffi::PyBUF_WRITABLE) && is_read_only {
+            return Err(PyBufferError::new_err("this memory must not be written"));
+        }
+        // SAFETY: CPython's view, which nothing else touches during the call.
+        let view = unsafe { &mut *view };
+        view.buf = address.cast();
+        view.len = self.bytes;
+        view.readonly = c_int::from(is_read_only);
+        view.itemsize = self.kind.item_bytes() as isize;
+        view.ndim = self.shape.len() as c_int;
+        view.format = match has(ffi::PyBUF_FORMAT) {
+            true => self.kind.format().as_ptr().cast_mut(),
+            false => std::ptr::null_mut(),
+        };
+        view.shape = match has(ffi::PyBUF_ND) {
+            true => self.shape.as_ptr().cast_mut(),
+            false => std::ptr::null_mut(),
+        };
+        view.strides = match has(ffi::PyBUF_STRIDES) {
+            true => self.strides.as_ptr().cast_mut(),
+            false => std::ptr::null_mut(),
+        };
+        view.suboffsets = std::ptr::null_mut();
+        view.internal = std::ptr::null_mut();
+        view.obj = owner.into_ptr();
+        Ok(())
+    }
+}
+
 /// Memory of one tensor of a batch, which it keeps: NumPy's arrays and torch's tensors over it refer to it.
 #[pyclass(frozen, module = "pinfeed._pinfeed", name = "_Memory")]
 pub(crate) struct Memory {
     /// The only holder of the elements.
     _keeper: HostTensor,
     address: *mut u8,
-    kind: Kind,
-    bytes: isize,
-    shape: Vec<isize>,
-    strides: Vec<isize>,
+    view: View,
 }
 
 // SAFETY: the address is that of the keeper's elements, which this object never touches; who exports the buffer is responsible for
@@ -90,18 +193,7 @@ unsafe impl Sync for Memory {}
 
 impl Memory {
     fn new(mut tensor: HostTensor, kind: Kind) -> PyResult<Memory> {
-        let shape: Vec<isize> = tensor
-            .shape()
-            .iter()
-            .map(|length| *length as isize)
-            .collect();
-        let mut strides = vec![0; shape.len()];
-        let mut stride = kind.item_bytes() as isize;
-        for (place, length) in shape.iter().enumerate().rev() {
-            strides[place] = stride;
-            stride *= (*length).max(1);
-        }
-        let bytes = tensor.size_bytes() as isize;
+        let view = View::new(tensor.shape(), kind);
         let address = tensor.make_own();
         if address.is_null() {
             return Err(PyMemoryError::new_err(
@@ -111,10 +203,7 @@ impl Memory {
         Ok(Memory {
             _keeper: tensor,
             address,
-            kind,
-            bytes,
-            shape,
-            strides,
+            view,
         })
     }
 }
@@ -129,38 +218,10 @@ impl Memory {
         view: *mut ffi::Py_buffer,
         flags: c_int,
     ) -> PyResult<()> {
-        if view.is_null() {
-            return Err(PyBufferError::new_err("no view"));
-        }
         let memory = slf.get();
-        let has = |flag: c_int| flags & flag == flag;
-        if has(ffi::PyBUF_F_CONTIGUOUS) && memory.shape.len() > 1 {
-            return Err(PyBufferError::new_err("the elements are row-major"));
-        }
-        // SAFETY: CPython's view, which nothing else touches during the call.
-        let view = unsafe { &mut *view };
-        view.buf = memory.address.cast();
-        view.len = memory.bytes;
-        view.readonly = 0;
-        view.itemsize = memory.kind.item_bytes() as isize;
-        view.ndim = memory.shape.len() as c_int;
-        view.format = match has(ffi::PyBUF_FORMAT) {
-            true => memory.kind.format().as_ptr().cast_mut(),
-            false => std::ptr::null_mut(),
-        };
-        // (The object is frozen, and lives as long as the view.)
-        view.shape = match has(ffi::PyBUF_ND) {
-            true => memory.shape.as_ptr().cast_mut(),
-            false => std::ptr::null_mut(),
-        };
-        view.strides = match has(ffi::PyBUF_STRIDES) {
-            true => memory.strides.as_ptr().cast_mut(),
-            false => std::ptr::null_mut(),
-        };
-        view.suboffsets = std::ptr::null_mut();
-        view.internal = std::ptr::null_mut();
-        view.obj = slf.into_any().into_ptr();
-        Ok(())
+        let (address, shown) = (memory.address, &raw const memory.view);
+        // SAFETY: CPython's view; what it shows is in the object, which is frozen, and which the view keeps from now on.
+        unsafe { (*shown).show(view, flags, address, false, slf.into_any()) }
     }
 
     /// # Safety
@@ -261,6 +322,7 @@ pub(crate) fn array_of<'py>(
             let memory = Bound::new(py, Memory::new(tensor, kind)?)?;
             asarray.call1((memory,))
         }
+        Output::Dlpack | Output::Cupy | Output::Jax => host_tensor(py, tensor, kind, output),
         Output::Torch => {
             let torch = torch(py)?;
             let shape = tensor.shape().to_vec();

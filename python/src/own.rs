@@ -299,6 +299,6 @@ pub(crate) fn changed_source(
         inside: Arc::clone(&source.get().0),
         function: Arc::new(function),
         first_only,
-        output: Output::named(py, output)?,
+        output: Output::named(py, output, false)?.of_samples(py)?,
     })))
 }

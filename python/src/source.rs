@@ -386,7 +386,7 @@ impl PySource {
                 "index {index} of a data set of {len} samples"
             )));
         }
-        let objects = self.0.objects(Output::named(py, output)?);
+        let objects = self.0.objects(Output::named(py, output, false)?);
         let key = RngKey {
             seed,
             epoch,

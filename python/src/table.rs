@@ -12,6 +12,7 @@ use pinfeed::{BoxError, Dataset, Sample, SampleRng, Tensor};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
+use crate::dlpack::read_only_tensor;
 use crate::erased::AnyLoader;
 use crate::errors::{OrRaise, say};
 use crate::incoming::tensor_of;
@@ -227,6 +228,27 @@ impl PyArray {
         let tensor = self.tensor(py)?;
         let kind = tensor.kind();
         Ok(array_of(py, tensor, kind, Output::Numpy)?.unbind())
+    }
+
+    /// Where it is, for a consumer: on the host.
+    fn __dlpack_device__(&self) -> (i32, i32) {
+        (1, 0)
+    }
+
+    /// A capsule of the file's own memory, which must not be written, as ``Tensor.__dlpack__`` makes one.
+    #[pyo3(signature = (*, stream=None, max_version=None, dl_device=None, copy=None))]
+    fn __dlpack__<'py>(
+        &self,
+        py: Python<'py>,
+        stream: Option<i64>,
+        max_version: Option<(i64, i64)>,
+        dl_device: Option<(i32, i32)>,
+        copy: Option<bool>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let tensor = read_only_tensor(py, self.tensor(py)?)?;
+        tensor
+            .get()
+            .__dlpack__(py, stream, max_version, dl_device, copy)
     }
 
     fn __len__(&self) -> usize {

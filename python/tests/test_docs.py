@@ -1,5 +1,6 @@
 """Each line of docs/python.md runs."""
 
+import importlib.util
 import pathlib
 import re
 
@@ -18,9 +19,10 @@ def test_the_pages_lines_run(tmp_path, monkeypatch):
             pixels = np.random.default_rng(number).integers(0, 256, (60, 70, 3), dtype=np.uint8)
             Image.fromarray(pixels).save(tmp_path / "imagenet/train" / name / f"{number}.jpg")
     monkeypatch.chdir(tmp_path)
-    blocks = re.findall(r"^```python(,gpu)?\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    assert len(blocks) == 5
+    blocks = re.findall(r"^```python(?:,(\w+))?\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    assert len(blocks) == 7
+    has = {"": True, "gpu": torch.cuda.is_available(), "jax": importlib.util.find_spec("jax") is not None}
     names = {}
-    for on_gpu, code in blocks:
-        if not on_gpu or torch.cuda.is_available():
+    for needs, code in blocks:
+        if has[needs]:
             exec(compile(code, str(PAGE), "exec"), names)  # noqa: S102

@@ -162,7 +162,7 @@ def test_ranks_share_the_samples_in_equally_many_steps(monkeypatch):
         ({"sampler": torch.utils.data.RandomSampler(range(9))}, "pinfeed.samplers"),
         ({"timeout": 3}, "needs workers"),
         ({"collate_fn": 3}, "cannot be called"),
-        ({"output": "jax"}, "torch"),
+        ({"output": "tensorflow"}, "torch"),
         ({"last_batch": "keep"}, "partial"),
         ({"drop_last": True, "last_batch": "fill"}, "one of them"),
         ({"on_error": "ignore"}, "replace"),

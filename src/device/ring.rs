@@ -137,6 +137,12 @@ impl Ring {
         &self.news
     }
 
+    /// Whether its slabs may be page-locked, by a driver.
+    #[cfg(feature = "dlpack")]
+    fn has_driver(&self) -> bool {
+        self.driver.is_some()
+    }
+
     /// Identifies the ring while it lives.
     pub(super) fn name(&self) -> usize {
         std::ptr::from_ref(self) as usize

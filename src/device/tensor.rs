@@ -8,6 +8,8 @@ mod download;
 mod hand_over;
 mod launch;
 mod lent;
+#[cfg(feature = "dlpack")]
+mod taken;
 
 pub use self::lent::{Adrift, OwnedLoan, OwnedLoanMut};
 

@@ -2,6 +2,7 @@
 //!
 //! - [`raw`]: contexts, streams and memory by their handles, for any CUDA binding;
 //! - `cudarc` (with the feature `cuda`): its contexts, streams and slices;
+//! - `dlpack` (with the feature `dlpack`): tensors that NumPy, PyTorch, CuPy, JAX and others take where they lie, and theirs;
 //! - `candle` (with the feature `candle`): its tensors; on a GPU with the feature `candle-cuda`.
 //!
 //! Another library gets a batch in one of three ways. [`raw::copy_to`] writes it into memory of that library's allocator, on its stream:
@@ -23,5 +24,11 @@ pub mod candle;
 #[cfg(feature = "cuda")]
 #[expect(unsafe_code, reason = "it takes handles and addresses of cudarc's")]
 pub mod cudarc;
+#[cfg(feature = "dlpack")]
+#[expect(
+    unsafe_code,
+    reason = "it gives structs of pointers out, and takes them in"
+)]
+pub mod dlpack;
 #[expect(unsafe_code, reason = "it takes handles and addresses")]
 pub mod raw;

@@ -45,6 +45,12 @@ pub(crate) trait Storage: Send + Sync {
         None
     }
 
+    /// Whether it is page-locked memory, or letting go of it may call a driver: then other libraries do not get it where it lies.
+    #[cfg(feature = "dlpack")]
+    fn needs_driver(&self) -> bool {
+        self.is_pinned() || self.scattered().is_some()
+    }
+
     /// The rows, if they lie elsewhere.
     fn scattered(&self) -> Option<&Scattered> {
         None
@@ -92,6 +98,11 @@ impl Storage for Lease {
 
     fn meter(&self) -> Option<&Arc<Meter>> {
         self.0.meter()
+    }
+
+    #[cfg(feature = "dlpack")]
+    fn needs_driver(&self) -> bool {
+        self.0.needs_driver()
     }
 }
 

@@ -19,6 +19,7 @@ mod cuda;
 #[cfg(feature = "nvjpeg")]
 mod decoding;
 mod devices;
+mod dlpack;
 mod early;
 mod epochs;
 mod gathered;
@@ -89,6 +90,7 @@ fn main() -> ExitCode {
         epochs::TESTS,
         gathered::TESTS,
         hand_over::TESTS,
+        dlpack::TESTS,
         lent::TESTS,
         listed::TESTS,
         parts::TESTS,

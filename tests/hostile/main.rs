@@ -13,6 +13,7 @@
 extern crate watch;
 
 mod boundaries;
+mod dlpack;
 mod drops;
 mod ends;
 mod failures;

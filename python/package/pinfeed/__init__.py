@@ -45,7 +45,7 @@ from ._errors import (
     StateError,
 )
 from ._loader import DataLoader, World
-from ._pinfeed import Array, Stats, sample_seed
+from ._pinfeed import Array, Stats, Tensor, sample_seed
 
 __version__ = _pinfeed.__version__
 __all__ = [
@@ -68,6 +68,7 @@ __all__ = [
     "SampleTimeout",
     "StateError",
     "Stats",
+    "Tensor",
     "Subset",
     "TensorDataset",
     "TokenDataset",

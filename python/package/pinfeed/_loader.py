@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import warnings
+from contextlib import AbstractContextManager
 from typing import Any, Callable, Iterator, Sequence
 
 from . import _pinfeed
@@ -70,7 +71,22 @@ def _world(world: Any) -> tuple[int, int] | None:
     return world.rank, world.size
 
 
-def _ordinal(device: Any) -> int | None:
+def _current(output: str) -> int:
+    """The number of the CUDA device that the library of ``output`` uses now."""
+    if output in ("auto", "torch") and importlib.util.find_spec("torch"):
+        import torch
+
+        current: int = torch.cuda.current_device()
+        return current
+    if output == "cupy":
+        import cupy
+
+        current = cupy.cuda.Device().id
+        return current
+    return 0
+
+
+def _ordinal(device: Any, output: str) -> int | None:
     """The number of a CUDA device; ``None`` is the CPU."""
     if device is None:
         return None
@@ -80,12 +96,7 @@ def _ordinal(device: Any) -> int | None:
         return None
     if kind != "cuda" or (number and not number.isdecimal()):
         raise OptionError(f"device={device!r}: it is \"cuda\", \"cuda:1\", \"cpu\", or a torch.device of these")
-    if number:
-        return int(number)
-    import torch
-
-    current: int = torch.cuda.current_device()
-    return current
+    return int(number) if number else _current(output)
 
 
 def _pins(pin_memory: bool) -> bool:
@@ -145,9 +156,14 @@ class DataLoader:
     ``seed``
         Order and random transforms follow from it, the epoch and the position, on any number of workers.
     ``device``
-        ``"cuda"``: batches come as torch tensors there, copied while the step before runs; ``depth`` of them are ahead.
+        ``"cuda"``: batches come there, copied while the step before runs; ``depth`` of them are ahead.
     ``output``
-        ``"torch"``, ``"numpy"``, or ``"auto"``: torch where it is installed.
+        ``"torch"``, ``"numpy"``, ``"cupy"``, ``"jax"``, or ``"dlpack"``: a ``pinfeed.Tensor``, which any of them takes. ``"auto"`` is torch
+        where it is installed, and otherwise NumPy, or with ``device`` ``"dlpack"``. On a GPU, torch gets memory of its own, and the others
+        the loader's, without a copy.
+    ``sweep``
+        Whether the loader's memory on a GPU that CuPy, JAX and others let go of is made free with each batch, behind all work of the
+        device. While CUDA graphs are captured, ``with loader.capturing():`` suspends it. With ``False``, ``loader.sweep()`` does it.
     ``prefetch``
         How many batches are ahead, of all workers together. ``max_bytes_in_flight`` limits them in bytes.
     ``world``
@@ -193,6 +209,7 @@ class DataLoader:
         device: Any = None,
         depth: int = 2,
         output: str = "auto",
+        sweep: bool = True,
         prefetch: int | None = None,
         max_bytes_in_flight: int | None = None,
         world: Any = None,
@@ -247,9 +264,10 @@ class DataLoader:
                 "timeout": float(timeout),
                 "in_order": in_order,
                 "seed": seed,
-                "device": _ordinal(device),
+                "device": _ordinal(device, output),
                 "depth": depth,
                 "output": output,
+                "sweep": bool(sweep),
                 "prefetch": prefetch,
                 "max_bytes_in_flight": max_bytes_in_flight,
                 "world": _world(world),
@@ -303,6 +321,18 @@ class DataLoader:
     def total_stats(self) -> _pinfeed.Stats:
         """The same of all epochs so far."""
         return self._loader.total_stats()
+
+    def sweep(self) -> int:
+        """Makes memory on the GPU free that batches were in, of which nothing is left: behind all work that the device has now. Returns the
+        number of bytes. Nothing waits. It is what ``sweep=True`` does with each batch.
+
+        It makes a capture of a CUDA graph fail that is under way, on whichever thread.
+        """
+        return self._loader.sweep()
+
+    def capturing(self) -> AbstractContextManager[Any]:
+        """``with loader.capturing():`` suspends sweeps, of all loaders of the device, while CUDA graphs are captured."""
+        return self._loader.capture_guard()
 
     def close(self) -> None:
         """Ends the loader, its iterators and its threads. It waits for what workers are at, for a second at most."""

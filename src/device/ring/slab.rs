@@ -103,6 +103,12 @@ impl Storage for Slab {
     fn meter(&self) -> Option<&Arc<Meter>> {
         self.meter.as_ref()
     }
+
+    /// Also of a pageable slab: its ring has page-locked ones, and may go with it.
+    #[cfg(feature = "dlpack")]
+    fn needs_driver(&self) -> bool {
+        self.ring.has_driver()
+    }
 }
 
 impl Drop for Slab {

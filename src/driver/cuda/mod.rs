@@ -130,6 +130,27 @@ impl Cuda {
         self.check("cuCtxSynchronize", unsafe { sys::cuCtxSynchronize() })
     }
 
+    /// Which of the devices it is, as the driver counts.
+    #[cfg(feature = "dlpack")]
+    pub(crate) fn ordinal(&self) -> usize {
+        self.0.ordinal
+    }
+
+    /// Whether the stream is of this context.
+    ///
+    /// # Safety
+    ///
+    /// It must be the handle of a stream, and no default stream's, which have no context of their own.
+    #[cfg(feature = "dlpack")]
+    pub(crate) unsafe fn has_stream(&self, stream: *mut std::ffi::c_void) -> Result<bool> {
+        let _entered = self.enter()?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the caller's contract; the call writes one handle.
+        let result = unsafe { sys::cuStreamGetCtx(stream.cast(), &mut context) };
+        self.check("cuStreamGetCtx", result)?;
+        Ok(context == self.handle())
+    }
+
     fn handle(&self) -> sys::CUcontext {
         self.0.handle()
     }
