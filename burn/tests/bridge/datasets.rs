@@ -151,16 +151,11 @@ fn our_samples_are_burns_items() {
     let items: Vec<_> = ours().iter().map(Result::unwrap).collect();
     assert!(items.into_iter().eq(0..10));
     assert_eq!(ours().get_many(vec![7, 2]).unwrap(), [7, 2]);
-    let mut rng = burn_rng(17);
-    let shuffled = ShuffledDataset::new(ours(), &mut rng);
+    let shuffled = ShuffledDataset::new(ours(), 17);
     let mut items: Vec<i64> = (0..10).map(|index| shuffled.get(index).unwrap()).collect();
     assert!(!items.iter().copied().eq(0..10));
     items.sort_unstable();
     assert!(items.into_iter().eq(0..10));
-}
-
-fn burn_rng(seed: u64) -> rand::rngs::StdRng {
-    rand::SeedableRng::seed_from_u64(seed)
 }
 
 /// The generator is the sample's: the same whatever was asked before, and in whichever call.
