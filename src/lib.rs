@@ -72,6 +72,7 @@
 //! | `object-store` | no | objects of S3, Google Cloud Storage, Azure and web servers: `store::RemoteStore`, and URLs in [`store::open`]; needs a C compiler to build, for the cryptography of TLS |
 //! | `arrays` | no | files of arrays and tokens, read or memory-mapped: `arrays` |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
+//! | `ndarray` | no | views of host tensors as arrays of ndarray's, and tensors of its arrays |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`IterableState`](loader::IterableState)), statistics and element types |
 //! | `tokio` | no | requests of a slow source as tasks of the program's runtime ([`dataset::Staged`]) |

@@ -71,6 +71,7 @@ programs! {
     languages,
     lines,
     long_documents,
+    matrices,
     missing_values,
     mixed_ranks,
     ndarrays,
