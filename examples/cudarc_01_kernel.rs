@@ -1,5 +1,5 @@
-//! cudarc, 1: a kernel of the program's own computes on each batch, where it lies on the device. It wants a GPU, and NVRTC, which compiles the
-//! kernel (`apt install cuda-nvrtc-13-0`, or `pip install nvidia-cuda-nvrtc`, with its folder in LD_LIBRARY_PATH).
+//! cudarc, 1: a kernel of the program's own computes on each batch, where it lies on the device. It wants a GPU, and NVRTC, which compiles
+//! the kernel (`apt install cuda-nvrtc-13-0`, or `pip install nvidia-cuda-nvrtc`, with its folder in LD_LIBRARY_PATH).
 //!
 //!     cargo run --release --example cudarc_01_kernel
 //!
@@ -87,7 +87,12 @@ fn run() -> Result<(), BoxError> {
             let (x_at, classes_at) = (x.address(), classes.address());
             let (rows, columns) = (classes.len() as u32, COLUMNS as u32);
             let mut launch = compute.launch_builder(&kernel);
-            launch.arg(&x_at).arg(&classes_at).arg(&mut sums).arg(&rows).arg(&columns);
+            launch
+                .arg(&x_at)
+                .arg(&classes_at)
+                .arg(&mut sums)
+                .arg(&rows)
+                .arg(&columns);
             // SAFETY: the kernel reads as many rows and columns as the batch has, writes to the classes that samples have, and is on the
             // loans' stream.
             unsafe { launch.launch(LaunchConfig::for_num_elems(rows)) }?;

@@ -3,7 +3,8 @@
 //!     cargo run --release --example cudarc_02_predictions -- predictions.csv
 //!
 //! A download is enqueued behind the kernel that makes the predictions, into page-locked memory, and the host goes on to launch the next
-//! batch's kernel. Only then it waits for the download, and writes the file. So copies up, kernels, copies down and the disk run side by side:
+//! batch's kernel. Only then it waits for the download, and writes the file. So copies up, kernels, copies down and the disk run side by
+//! side:
 //!
 //! ```text
 //! copies up    1 2 3 4 5
@@ -55,12 +56,17 @@ fn main() -> ExitCode {
 fn run() -> Result<(), BoxError> {
     let mut arguments = std::env::args().skip(1);
     let (Some(path), None) = (arguments.next(), arguments.next()) else {
-        return Err("usage: cargo run --release --example cudarc_02_predictions -- FILE.csv".into());
+        return Err(
+            "usage: cargo run --release --example cudarc_02_predictions -- FILE.csv".into(),
+        );
     };
     drop(Device::cuda(0)?); // it says in plain words if there is no driver, or no GPU; cudarc panics without a driver
     // SAFETY: it looks for the library, and calls nothing of it.
     if !unsafe { nvrtc::sys::is_culib_present() } {
-        return Err("NVRTC is not found, which compiles the kernel: see the example cudarc_01_kernel".into());
+        return Err(
+            "NVRTC is not found, which compiles the kernel: see the example cudarc_01_kernel"
+                .into(),
+        );
     }
 
     let context = CudaContext::new(0)?;
@@ -88,7 +94,11 @@ fn run() -> Result<(), BoxError> {
         let loan = x.on(&stream)?;
         let address = loan.address();
         let mut launch = compute.launch_builder(&kernel);
-        launch.arg(&address).arg(&mut predictions).arg(&rows).arg(&columns);
+        launch
+            .arg(&address)
+            .arg(&mut predictions)
+            .arg(&rows)
+            .arg(&columns);
         // SAFETY: the kernel reads as many rows and columns as the batch has, writes two numbers for each row, and is on the loan's stream.
         unsafe { launch.launch(LaunchConfig::for_num_elems(rows)) }?;
         drop(loan); // behind the kernel
@@ -115,7 +125,10 @@ fn run() -> Result<(), BoxError> {
 }
 
 /// Waits for the predictions of one batch, and writes them.
-fn save((download, info): (Download<f32>, BatchInfo), file: &mut impl Write) -> Result<(), BoxError> {
+fn save(
+    (download, info): (Download<f32>, BatchInfo),
+    file: &mut impl Write,
+) -> Result<(), BoxError> {
     let predictions = download.wait()?;
     let pairs = predictions.as_slice().chunks_exact(2);
     for (index, pair) in info.indices().into_iter().zip(pairs) {

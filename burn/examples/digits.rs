@@ -65,7 +65,11 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/data");
     let pixels = arrays::npy(format!("{data}/digits.npy"))?.tensor::<u8>()?;
     let classes = arrays::npy(format!("{data}/classes.npy"))?.tensor::<u8>()?;
-    let classes: Vec<i64> = classes.as_slice().iter().map(|class| i64::from(*class)).collect();
+    let classes: Vec<i64> = classes
+        .as_slice()
+        .iter()
+        .map(|class| i64::from(*class))
+        .collect();
     let digits = TensorDataset::new((pixels, pinfeed::Tensor::from(classes)))?;
     let [train, valid] = random_split(digits, [1_400, 397], 17)?;
 
@@ -73,7 +77,10 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let train = Loader::new(
         train.map(|(pixels, class), rng| {
             let pixels = shifted(pixels.as_slice(), rng);
-            Ok((pinfeed::Tensor::from_slice(&pixels, &[8, 8])?, class.as_slice()[0]))
+            Ok((
+                pinfeed::Tensor::from_slice(&pixels, &[8, 8])?,
+                class.as_slice()[0],
+            ))
         }),
         move |train| {
             DataLoader::builder(train)
@@ -88,7 +95,12 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     )?;
     let valid = Loader::new(
         valid.map(|(pixels, class), _| Ok((pixels, class.as_slice()[0]))),
-        move |valid| DataLoader::builder(valid).batch_size(100).pin_memory(&ours).build(),
+        move |valid| {
+            DataLoader::builder(valid)
+                .batch_size(100)
+                .pin_memory(&ours)
+                .build()
+        },
         to_burn,
     )?;
     let (train, valid) = (Arc::new(train), Arc::new(valid));
@@ -110,7 +122,11 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     for digits in valid.to_device(&burns).iter() {
         let output = trained.model.forward(digits?);
         let found = output.output.argmax(1).squeeze::<1>();
-        right += found.equal(output.targets.clone()).int().sum().into_scalar::<i64>();
+        right += found
+            .equal(output.targets.clone())
+            .int()
+            .sum()
+            .into_scalar::<i64>();
         all += output.targets.dims()[0];
     }
     println!("{right} of {all} digits are recognized");

@@ -92,8 +92,11 @@ where
     }
 
     fn get_many(&self, indices: &[u64], _: &mut [SampleRng]) -> Vec<Result<I, BoxError>> {
-        let wanted: Result<Vec<usize>, _> = indices.iter().map(|index| (*index).try_into()).collect();
-        let items = wanted.ok().and_then(|wanted| self.dataset.get_many(wanted).ok());
+        let wanted: Result<Vec<usize>, _> =
+            indices.iter().map(|index| (*index).try_into()).collect();
+        let items = wanted
+            .ok()
+            .and_then(|wanted| self.dataset.get_many(wanted).ok());
         match items.filter(|items| items.len() == indices.len()) {
             Some(items) => items.into_iter().map(Ok).collect(),
             None => indices.iter().map(|index| self.item(*index)).collect(),

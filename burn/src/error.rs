@@ -36,7 +36,9 @@ pub enum Error {
     },
 
     /// Burn's data have another element type than the program says.
-    #[error("burn's data are {found:?}, and not {wanted:?}: convert them before, by `convert_dtype`")]
+    #[error(
+        "burn's data are {found:?}, and not {wanted:?}: convert them before, by `convert_dtype`"
+    )]
     ElementType {
         /// The type of the data.
         found: DType,

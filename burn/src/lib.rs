@@ -32,31 +32,31 @@
 //! On the CPU, for as long as there is a tensor of it: usually until the step is done.
 //!
 //! On a GPU, burn's copy runs while the host goes on, so burn keeps the source until it knows that the copy is done: for up to two of its
-//! *flushes*. In cubecl 0.11, which burn 0.22 is built on, there is a flush behind each tensor of more than 10 MiB, and otherwise when 64 tensors, or
-//! 64 MiB, have come together. With batches of one large tensor and small ones, that is two batches. With small batches only, it would be up
-//! to 128 tensors.
+//! *flushes*. In cubecl 0.11, which burn 0.22 is built on, there is a flush behind each tensor of more than 10 MiB, and otherwise when 64
+//! tensors, or 64 MiB, have come together. With batches of one large tensor and small ones, that is two batches. With small batches only,
+//! it would be up to 128 tensors.
 //!
 //! | batches | flushes | burn holds | of |
 //! | --- | --- | --- | --- |
 //! | by [`Loader`] | with each batch, by burn or by the loader | 2 batches | `prefetch` + 3 |
 //! | in a loop of your own, with `device.flush()` behind each batch | with each batch | 2 batches | `prefetch` + 3 |
-//! | in a loop of your own, without | by burn alone | 2 batches if each has one tensor above 10 MiB; else up to 128 tensors | `prefetch` + 3 |
+//! | in a loop of your own, without | by burn alone | 2 batches with a tensor above 10 MiB each; else up to 128 tensors | `prefetch` + 3 |
 //!
 //! So the ring has room for what burn holds, and for one batch more that the program keeps ([`RING_ROOM`]). A program that keeps more
-//! batches sets a larger [`prefetch`](pinfeed::loader::Builder::prefetch). If there is no room, nothing goes wrong in silence: the batch is in pageable memory, burn
-//! copies it once more on the host, the log warns, the statistics count it, and
+//! batches sets a larger [`prefetch`](pinfeed::loader::Builder::prefetch). If there is no room, nothing goes wrong in silence: the batch is
+//! in pageable memory, burn copies it once more on the host, the log warns, the statistics count it, and
 //! [`strict_pinning`](pinfeed::loader::Builder::strict_pinning) makes it an error.
 //!
-//! Behind a large tensor, a loop of your own should not flush: the flush waits for the one before, which is behind that tensor's own copy. So
-//! the host would wait for the copy, and [`Loader`] does not flush there either.
+//! Behind a large tensor, a loop of your own should not flush: the flush waits for the one before, which is behind that tensor's own copy.
+//! So the host would wait for the copy, and [`Loader`] does not flush there either.
 //!
-//! The memory is written again by pinfeed when burn has dropped it, and by nobody before. If burn cannot tell whether a copy is done, because
-//! the device failed, it keeps the memory for good.
+//! The memory is written again by pinfeed when burn has dropped it, and by nobody before. If burn cannot tell whether a copy is done,
+//! because the device failed, it keeps the memory for good.
 //!
 //! # Which device of pinfeed's
 //!
-//! `pin_memory` takes the device of pinfeed's on the same GPU: page-locked memory is then of the same context as burn's, which is the GPU's primary
-//! one. Batches stay on the host until burn copies them: do not call `prefetch_to_device`, whose copies burn would not use.
+//! `pin_memory` takes the device of pinfeed's on the same GPU: page-locked memory is then of the same context as burn's, which is the GPU's
+//! primary one. Batches stay on the host until burn copies them: do not call `prefetch_to_device`, whose copies burn would not use.
 
 mod dataset;
 mod error;

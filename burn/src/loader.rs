@@ -30,28 +30,28 @@ type Convert<B, O> = dyn Fn(B, &Device) -> Result<O, BoxError> + Send + Sync;
 /// A loader for burn's `Learner`, and for loops that take burn's `DataLoader`: batches of pinfeed's, each made a batch of burn's on the
 /// thread that trains.
 ///
-/// It takes the data set, a function that builds the loader of it, with all options of [`DataLoader::builder`], and one that makes burn's batch
-/// `O` of a batch. Each [`iter`](BurnLoader::iter) is the next epoch: 0, then 1, and so on, whatever became of the one before. So a
+/// It takes the data set, a function that builds the loader of it, with all options of [`DataLoader::builder`], and one that makes burn's
+/// batch `O` of a batch. Each [`iter`](BurnLoader::iter) is the next epoch: 0, then 1, and so on, whatever became of the one before. So a
 /// shuffled order differs from epoch to epoch, as with burn's own loader; and unlike there, it does not depend on the number of workers.
 ///
 /// # A part of it, and other devices
 ///
 /// [`slice`](BurnLoader::slice), by which burn's `Learner` gives each of several devices its share, builds a loader of those samples: it
-/// has as many workers of its own, and page-locked memory of its own. [`to_device`](BurnLoader::to_device) shares the loader, and counts the same
-/// epochs. A slice of a data set that reads blocks gets each sample by itself ([`Subset`]).
+/// has as many workers of its own, and page-locked memory of its own. [`to_device`](BurnLoader::to_device) shares the loader, and counts
+/// the same epochs. A slice of a data set that reads blocks gets each sample by itself ([`Subset`]).
 ///
 /// [`num_items`](BurnLoader::num_items) is the number of samples that an epoch's batches have: without those that `drop_last` leaves out.
 ///
 /// # Page-locked memory
 ///
-/// With [`pin_memory`](pinfeed::loader::Builder::pin_memory) batches lie in page-locked memory, and burn copies them from there to a GPU without
-/// copying them on the host. Name the device of pinfeed's on the same GPU. Burn holds the memory of two batches at most, and an epoch has
-/// room for three beside those that are loaded ahead: [how long burn holds a batch](crate#how-long-burn-holds-a-batch).
+/// With [`pin_memory`](pinfeed::loader::Builder::pin_memory) batches lie in page-locked memory, and burn copies them from there to a GPU
+/// without copying them on the host. Name the device of pinfeed's on the same GPU. Burn holds the memory of two batches at most, and an
+/// epoch has room for three beside those that are loaded ahead: [how long burn holds a batch](crate#how-long-burn-holds-a-batch).
 ///
 /// # Errors
 ///
-/// A batch that fails is an `Err` in its place: burn's `DatasetError`, whose [`source`](std::error::Error::source) is [`pinfeed::Error`] (which names
-/// the sample) or this crate's [`Error`]. Burn's `Learner` ends the training with it. To go on without bad samples, set
+/// A batch that fails is an `Err` in its place: burn's `DatasetError`, whose [`source`](std::error::Error::source) is [`pinfeed::Error`]
+/// (which names the sample) or this crate's [`Error`]. Burn's `Learner` ends the training with it. To go on without bad samples, set
 /// [`on_error`](pinfeed::loader::Builder::on_error).
 ///
 /// # Synchronization
@@ -140,11 +140,11 @@ impl<B: Batch, O: 'static> Loader<B, O> {
         }
     }
 
-    /// Sets which epoch comes next, for a training that goes on: burn's `Learner` counts from 1, so after its checkpoint of epoch 5 (counted
-    /// so), the next is 5 here.
+    /// Sets which epoch comes next, for a training that goes on: burn's `Learner` counts from 1, so after its checkpoint of epoch 5
+    /// (counted so), the next is 5 here.
     ///
-    /// To go on in the middle of an epoch, write the loop yourself ([`DataLoader::resume`], [`IntoBurn`](crate::IntoBurn)): a `Learner` begins epochs
-    /// from their first batch.
+    /// To go on in the middle of an epoch, write the loop yourself ([`DataLoader::resume`], [`IntoBurn`](crate::IntoBurn)): a `Learner`
+    /// begins epochs from their first batch.
     pub fn starting_at(self, epoch: u64) -> Loader<B, O> {
         Loader {
             next_epoch: Arc::new(AtomicU64::new(epoch)),
@@ -235,7 +235,8 @@ impl<B: Batch, O> fmt::Debug for Loader<B, O> {
 /// A data set, or a part of one, of which loaders are built.
 trait Part<B: Batch>: Send + Sync {
     /// Some of its samples, and a loader of them.
-    fn slice(&self, start: usize, end: usize) -> pinfeed::Result<(Arc<dyn Part<B>>, DataLoader<B>)>;
+    fn slice(&self, start: usize, end: usize)
+    -> pinfeed::Result<(Arc<dyn Part<B>>, DataLoader<B>)>;
 }
 
 /// With the type of its samples, which the loader's type does not name.
@@ -251,7 +252,11 @@ impl<S: Send + 'static, B: Batch> Whole<S, B> {
 }
 
 impl<S: Send + 'static, B: Batch> Part<B> for Whole<S, B> {
-    fn slice(&self, start: usize, end: usize) -> pinfeed::Result<(Arc<dyn Part<B>>, DataLoader<B>)> {
+    fn slice(
+        &self,
+        start: usize,
+        end: usize,
+    ) -> pinfeed::Result<(Arc<dyn Part<B>>, DataLoader<B>)> {
         let samples = Subset::new(Arc::clone(&self.dataset), start as u64..end as u64)?;
         let part = Whole {
             dataset: Arc::new(samples),

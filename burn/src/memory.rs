@@ -34,8 +34,8 @@ impl<T: Element> AllocationController for Held<T> {
         align_of::<T>()
     }
 
-    /// Page-locked memory is copied to a GPU as it is. Memory that is not would be copied into page-locked memory before; burn's CPU backends
-    /// read it in place, as they would not if it were said to be of Rust's allocator.
+    /// Page-locked memory is copied to a GPU as it is. Memory that is not would be copied into page-locked memory before; burn's CPU
+    /// backends read it in place, as they would not if it were said to be of Rust's allocator.
     fn property(&self) -> AllocationProperty {
         match self.tensor.is_pinned() {
             true => AllocationProperty::Pinned,

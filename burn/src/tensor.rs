@@ -54,8 +54,8 @@ elements! {
 /// # Synchronization
 ///
 /// On burn's CPU backends the tensor *is* the batch's memory, and holds it until burn drops it. (Flex writes into it, where an operation
-/// works in place; ndarray copies then.) On a GPU, burn enqueues a copy from the page-locked memory, and holds it until the copy is known to be
-/// done: [how long](crate#how-long-burn-holds-a-batch).
+/// works in place; ndarray copies then.) On a GPU, burn enqueues a copy from the page-locked memory, and holds it until the copy is known
+/// to be done: [how long](crate#how-long-burn-holds-a-batch).
 ///
 /// # Examples
 ///

@@ -10,8 +10,8 @@
 //! it lies, to streams that are named; [`OwnedLoan::end_everywhere`](crate::device::OwnedLoan::end_everywhere) to a library that names
 //! none.
 //!
-//! Frameworks that take no foreign device memory get a batch from the host. For burn, that is the package `pinfeed-burn`, which makes
-//! its tensors of page-locked memory without a copy; for others, `as_slice`, `to_vec` and `shape` of a [`Tensor`](crate::Tensor). The README
+//! Frameworks that take no foreign device memory get a batch from the host. For burn, that is the package `pinfeed-burn`, which makes its
+//! tensors of page-locked memory without a copy; for others, `as_slice`, `to_vec` and `shape` of a [`Tensor`](crate::Tensor). The README
 //! has the lines for each.
 
 // Each library has its own file, which uses the crate's public API.

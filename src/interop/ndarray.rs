@@ -92,8 +92,8 @@ impl<T: Element> Tensor<T> {
     ///
     /// # Errors
     ///
-    /// [`ArrayError::Dimensions`] if the tensor has another number of dimensions than `D`, [`ArrayError::TooLarge`] if it has no elements and a
-    /// shape that ndarray refuses.
+    /// [`ArrayError::Dimensions`] if the tensor has another number of dimensions than `D`, [`ArrayError::TooLarge`] if it has no elements
+    /// and a shape that ndarray refuses.
     ///
     /// # Panics
     ///
@@ -231,9 +231,15 @@ mod tests {
         let mut tensor = counted(&[2, 3, 4]);
         let address = tensor.as_slice().as_ptr();
         let view = tensor.array_view::<Ix3>().unwrap();
-        assert_eq!((view.dim(), view[[1, 2, 3]], view.as_ptr()), ((2, 3, 4), 23, address));
+        assert_eq!(
+            (view.dim(), view[[1, 2, 3]], view.as_ptr()),
+            ((2, 3, 4), 23, address)
+        );
         let view = tensor.array_view::<IxDyn>().unwrap();
-        assert_eq!((view.shape(), view[[0, 1, 0].as_slice()]), (&[2, 3, 4][..], 4));
+        assert_eq!(
+            (view.shape(), view[[0, 1, 0].as_slice()]),
+            (&[2, 3, 4][..], 4)
+        );
         tensor.array_view_mut::<IxDyn>().unwrap()[[1, 0, 0].as_slice()] = -1;
         tensor.array_view_mut::<Ix3>().unwrap()[[0, 0, 1]] = -2;
         assert_eq!((tensor.as_slice()[12], tensor.as_slice()[1]), (-1, -2));
@@ -258,8 +264,16 @@ mod tests {
         assert_eq!(scalar.array_view::<Ix0>().unwrap(), arr0(0).view());
         let empty = Tensor::<u8>::zeros(&[0, 5]);
         assert_eq!(empty.array_view::<Ix2>().unwrap().dim(), (0, 5));
-        assert_eq!(Tensor::from_array(Array2::<u8>::zeros((0, 5))).unwrap(), empty);
-        assert_eq!(Tensor::from_array(Array0::from_elem((), 7)).unwrap().as_slice(), [7]);
+        assert_eq!(
+            Tensor::from_array(Array2::<u8>::zeros((0, 5))).unwrap(),
+            empty
+        );
+        assert_eq!(
+            Tensor::from_array(Array0::from_elem((), 7))
+                .unwrap()
+                .as_slice(),
+            [7]
+        );
         let huge = Tensor::<u8>::zeros(&[0, usize::MAX, usize::MAX]);
         let error = huge.array_view::<Ix3>().unwrap_err();
         assert!(matches!(error, ArrayError::TooLarge { .. }), "{error}");
@@ -279,7 +293,10 @@ mod tests {
     fn memory_of_another_owner_is_not_written() {
         let mut tensor = Tensor::<u8>::from_owner(&b"abc"[..], &[3]).unwrap();
         assert_eq!(tensor.array_view::<Ix1>().unwrap()[2], b'c');
-        assert_eq!(tensor.array_view_mut::<Ix1>().unwrap_err(), ArrayError::Shared);
+        assert_eq!(
+            tensor.array_view_mut::<Ix1>().unwrap_err(),
+            ArrayError::Shared
+        );
     }
 
     #[test]
@@ -287,7 +304,10 @@ mod tests {
         let array = Array3::from_shape_fn((2, 3, 4), |(a, b, c)| (a * 12 + b * 4 + c) as i32);
         let address = array.as_ptr();
         let mut tensor = Tensor::from_array(array).unwrap();
-        assert_eq!((tensor.as_slice().as_ptr(), &tensor), (address, &counted(&[2, 3, 4])));
+        assert_eq!(
+            (tensor.as_slice().as_ptr(), &tensor),
+            (address, &counted(&[2, 3, 4]))
+        );
         assert!(tensor.as_mut_slice().is_some());
         let dynamic = ArrayD::from_elem(IxDyn(&[2, 1]), 5u8);
         assert_eq!(Tensor::from_array(dynamic).unwrap().shape()[..], [2, 1]);
@@ -299,10 +319,16 @@ mod tests {
         let cut = rows.clone().slice_move(s![1..3, ..]);
         let address = cut.as_ptr();
         let mut tensor = Tensor::from_array(cut).unwrap();
-        assert_eq!((tensor.as_slice(), tensor.as_slice().as_ptr()), (&[3, 4, 5, 6, 7, 8][..], address));
+        assert_eq!(
+            (tensor.as_slice(), tensor.as_slice().as_ptr()),
+            (&[3, 4, 5, 6, 7, 8][..], address)
+        );
         assert!(tensor.as_mut_slice().is_some()); // nobody else has the others
         let first = Tensor::from_array(rows.slice_move(s![..1, ..])).unwrap();
-        assert_eq!((&first.shape()[..], first.as_slice()), (&[1, 3][..], &[0, 1, 2][..]));
+        assert_eq!(
+            (&first.shape()[..], first.as_slice()),
+            (&[1, 3][..], &[0, 1, 2][..])
+        );
     }
 
     #[test]

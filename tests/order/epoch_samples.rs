@@ -18,7 +18,10 @@ fn builder(samples: u64) -> Builder<impl Dataset<Sample = i64>> {
 fn samples_are_those_that_come() {
     for samples in [0, 1, 9, 10, 11, 95] {
         check(&builder(samples).build().unwrap(), samples);
-        check(&builder(samples).drop_last(true).build().unwrap(), samples / 10 * 10);
+        check(
+            &builder(samples).drop_last(true).build().unwrap(),
+            samples / 10 * 10,
+        );
         let filled = builder(samples).last_batch(LastBatch::Fill);
         check(&filled.build().unwrap(), samples.div_ceil(10) * 10);
     }
@@ -35,9 +38,17 @@ fn of_each_rank() {
     ] {
         for rank in 0..3 {
             let world = World::new(rank, 3).unwrap();
-            let loader = builder(samples).world(world).sharding(sharding).build().unwrap();
+            let loader = builder(samples)
+                .world(world)
+                .sharding(sharding)
+                .build()
+                .unwrap();
             let rows: usize = loader.epoch(0).map(|batch| batch.unwrap().len()).sum();
-            assert_eq!(loader.samples(), rows as u64, "{samples} {sharding:?} rank {rank}");
+            assert_eq!(
+                loader.samples(),
+                rows as u64,
+                "{samples} {sharding:?} rank {rank}"
+            );
         }
     }
 }
@@ -45,7 +56,9 @@ fn of_each_rank() {
 #[test]
 fn of_samplers_that_draw_another_number() {
     for drawn in [20, 45] {
-        let sampler = RandomSampler::new(30).with_num_samples(drawn).with_replacement();
+        let sampler = RandomSampler::new(30)
+            .with_num_samples(drawn)
+            .with_replacement();
         check(&builder(30).sampler(sampler).build().unwrap(), drawn);
     }
 }

@@ -130,7 +130,13 @@ fn a_panic_in_burns_data_set_is_its_batchs_error() {
     let batches: Vec<_> = loader.epoch(0).collect();
     let are_ok: Vec<_> = batches.iter().map(Result::is_ok).collect();
     assert_eq!(are_ok, [true, false, true]);
-    assert!(batches[1].as_ref().unwrap_err().to_string().contains("a bug in get"));
+    assert!(
+        batches[1]
+            .as_ref()
+            .unwrap_err()
+            .to_string()
+            .contains("a bug in get")
+    );
 }
 
 #[test]
@@ -142,7 +148,10 @@ fn tensor_data_in_items_are_not_copied() {
         .build()
         .unwrap();
     let batch = loader.epoch(0).next().unwrap().unwrap();
-    assert_eq!((&batch.shape()[..], batch.row(3).as_slice()[0]), (&[4, 2, 3][..], 3.0));
+    assert_eq!(
+        (&batch.shape()[..], batch.row(3).as_slice()[0]),
+        (&[4, 2, 3][..], 3.0)
+    );
 }
 
 #[test]
@@ -187,7 +196,10 @@ fn an_error_of_ours_names_its_sample() {
             "sample 3 (3.jpg) failed to load: the file is empty"
         );
         let source = std::error::Error::source(&error).unwrap();
-        assert!(matches!(source.downcast_ref(), Some(Error::Sample { index: 3, .. })));
+        assert!(matches!(
+            source.downcast_ref(),
+            Some(Error::Sample { index: 3, .. })
+        ));
     }
 }
 

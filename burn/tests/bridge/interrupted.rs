@@ -20,7 +20,11 @@ fn count(loader: &dyn BurnLoader<Points>) -> usize {
 fn an_epoch_that_is_left_is_followed_by_a_whole_one() {
     let loader = loader(200, |builder| builder.num_workers(2));
     for taken in 0..6 {
-        let held: Vec<_> = loader.iter().take(taken.min(3)).map(Result::unwrap).collect();
+        let held: Vec<_> = loader
+            .iter()
+            .take(taken.min(3))
+            .map(Result::unwrap)
+            .collect();
         drop(held);
         let mut epoch = loader.iter();
         for _ in 0..taken {
@@ -60,7 +64,12 @@ fn a_panic_in_the_loop_leaves_nothing_behind() {
 fn a_panic_where_batches_are_made_is_the_programs() {
     let panics = Arc::new(AtomicBool::new(true));
     let wants = Arc::clone(&panics);
-    let build = |data| DataLoader::builder(data).batch_size(4).num_workers(1).build();
+    let build = |data| {
+        DataLoader::builder(data)
+            .batch_size(4)
+            .num_workers(1)
+            .build()
+    };
     let loader = Loader::new(
         from_fn(20, |index, _| Ok(index as f32)),
         build,
@@ -81,7 +90,12 @@ fn a_panic_where_batches_are_made_is_the_programs() {
 
 #[test]
 fn a_sample_that_fails_is_its_batchs_error_and_the_epoch_goes_on() {
-    let build = |data| DataLoader::builder(data).batch_size(4).num_workers(2).build();
+    let build = |data| {
+        DataLoader::builder(data)
+            .batch_size(4)
+            .num_workers(2)
+            .build()
+    };
     let samples = from_fn(20, |index, _| match index {
         6 => Err("the file is empty".into()),
         7 => watch::provoked("a bug in get"),
@@ -100,7 +114,10 @@ fn a_sample_that_fails_is_its_batchs_error_and_the_epoch_goes_on() {
         let error = batches[1].as_ref().unwrap_err();
         assert!(error.to_string().contains("(6.wav)"), "{error}");
         let source = std::error::Error::source(error).unwrap();
-        assert!(matches!(source.downcast_ref(), Some(pinfeed::Error::Sample(..))));
+        assert!(matches!(
+            source.downcast_ref(),
+            Some(pinfeed::Error::Sample(..))
+        ));
     }
 }
 
@@ -115,10 +132,16 @@ fn a_batch_that_cannot_be_made_is_an_error_with_its_cause() {
     .unwrap()
     .with_device(Device::flex());
     let error = loader.iter().next().unwrap().unwrap_err();
-    assert!(error.to_string().contains("write `into_burn::<2>`"), "{error}");
+    assert!(
+        error.to_string().contains("write `into_burn::<2>`"),
+        "{error}"
+    );
     let source = std::error::Error::source(&error).unwrap();
     let Some(Error::Convert(cause)) = source.downcast_ref() else {
         panic!("{source:?}");
     };
-    assert!(matches!(cause.downcast_ref(), Some(Error::Rank { wanted: 3, .. })));
+    assert!(matches!(
+        cause.downcast_ref(),
+        Some(Error::Rank { wanted: 3, .. })
+    ));
 }

@@ -67,12 +67,21 @@ fn single() -> ExecutionStrategy {
 fn the_same_batches_give_the_same_weights_as_burns_own_loader() {
     for accumulation in [1, 3] {
         // (burn's own with workers gives batches in any order.)
-        let burns = trained(burns_own(TRAIN, 0), burns_own(VALID, 0), single(), accumulation);
+        let burns = trained(
+            burns_own(TRAIN, 0),
+            burns_own(VALID, 0),
+            single(),
+            accumulation,
+        );
         for workers in [0, 1, 4] {
             let train = loader(TRAIN, move |builder| builder.num_workers(workers));
             let valid = loader(VALID, move |builder| builder.num_workers(workers));
             let ours = trained(Arc::new(train), Arc::new(valid), single(), accumulation);
-            assert_eq!(ours.weights(), burns.weights(), "{workers} workers, {accumulation} accumulated");
+            assert_eq!(
+                ours.weights(),
+                burns.weights(),
+                "{workers} workers, {accumulation} accumulated"
+            );
         }
     }
 }

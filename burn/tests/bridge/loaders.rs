@@ -19,7 +19,10 @@ fn features(loader: &dyn BurnLoader<Points>) -> Vec<f32> {
 
 /// Those of the points of these indices.
 fn expected(indices: impl IntoIterator<Item = u64>) -> Vec<f32> {
-    indices.into_iter().flat_map(|index| point(index).0).collect()
+    indices
+        .into_iter()
+        .flat_map(|index| point(index).0)
+        .collect()
 }
 
 fn sorted(mut numbers: Vec<f32>) -> Vec<f32> {
@@ -92,9 +95,11 @@ fn progress_is_complete_where_samples_were_left_out() {
             .on_error(OnError::Skip { at_most: 2 })
             .build()
     };
-    let loader = Loader::new(samples, build, |batch, device| Ok(batch.into_burn::<1>(device)?))
-        .unwrap()
-        .with_device(Device::flex());
+    let loader = Loader::new(samples, build, |batch, device| {
+        Ok(batch.into_burn::<1>(device)?)
+    })
+    .unwrap()
+    .with_device(Device::flex());
     let mut epoch = loader.iter();
     let mut completed = Vec::new();
     while let Some(batch) = epoch.next() {
@@ -109,7 +114,10 @@ fn progress_is_complete_where_samples_were_left_out() {
 fn a_slice_has_its_samples_and_keeps_the_options() {
     let loader = loader(50, |builder| builder.num_workers(2));
     let slice = loader.slice(10, 30);
-    assert_eq!((features(&*slice), slice.num_items()), (expected(10..30), 20));
+    assert_eq!(
+        (features(&*slice), slice.num_items()),
+        (expected(10..30), 20)
+    );
     let of_slice = slice.slice(5, 8); // of the slice, and not of the whole
     assert_eq!(features(&*of_slice), expected(15..18));
     assert_eq!(loader.slice(7, 7).num_items(), 0);
@@ -129,7 +137,9 @@ fn burns_split_gives_each_sample_once() {
         let all: Vec<f32> = std::thread::scope(|scope| {
             let each = parts.iter().map(|part| scope.spawn(|| features(&**part)));
             let each: Vec<_> = each.collect();
-            each.into_iter().flat_map(|part| part.join().unwrap()).collect()
+            each.into_iter()
+                .flat_map(|part| part.join().unwrap())
+                .collect()
         });
         assert_eq!(sorted(all), sorted(expected(0..50)));
     }
@@ -144,21 +154,36 @@ fn a_slice_that_cannot_be_is_an_error_where_it_is_iterated() {
     let error = batches.next().unwrap().unwrap_err();
     assert!(batches.next().is_none());
     assert!(error.to_string().contains("the samples 40..60"), "{error}");
-    assert!(error.to_string().contains("index 50 is not below 50"), "{error}");
-    assert!(matches!(ours(&error), Error::Slice { start: 40, end: 60, .. }));
+    assert!(
+        error.to_string().contains("index 50 is not below 50"),
+        "{error}"
+    );
+    assert!(matches!(
+        ours(&error),
+        Error::Slice {
+            start: 40,
+            end: 60,
+            ..
+        }
+    ));
 }
 
 fn ours(error: &DatasetError) -> &Error {
-    std::error::Error::source(error).unwrap().downcast_ref().unwrap()
+    std::error::Error::source(error)
+        .unwrap()
+        .downcast_ref()
+        .unwrap()
 }
 
 #[test]
 fn batches_are_made_for_the_loaders_device() {
     let build = |data| DataLoader::builder(data).batch_size(4).build();
     let samples = from_fn(8, |index, _| Ok(index as f32));
-    let loader = Loader::new(samples, build, |_: pinfeed::Tensor<f32>, device| Ok(device.clone()))
-        .unwrap()
-        .with_device(Device::ndarray());
+    let loader = Loader::new(samples, build, |_: pinfeed::Tensor<f32>, device| {
+        Ok(device.clone())
+    })
+    .unwrap()
+    .with_device(Device::ndarray());
     let devices = |loader: &dyn BurnLoader<Device>| {
         let devices = loader.iter().map(Result::unwrap);
         devices.collect::<Vec<_>>()

@@ -100,7 +100,10 @@ fn burn_may_write_where_nobody_else_reads() {
     let mut bytes = bytes(batch.into_data());
     let written = bytes.write(Writer::new().no_copy()).unwrap(); // (this would refuse a copy)
     written[..4].copy_from_slice(&7.0f32.to_ne_bytes());
-    assert_eq!((bytes.as_ptr().cast(), &bytes[..4]), (address, &7.0f32.to_ne_bytes()[..]));
+    assert_eq!(
+        (bytes.as_ptr().cast(), &bytes[..4]),
+        (address, &7.0f32.to_ne_bytes()[..])
+    );
 }
 
 #[test]
@@ -174,7 +177,16 @@ fn errors_say_what_to_do() {
     let error = Tensor::from(vec![f16::ONE])
         .into_burn::<1>(&Device::ndarray())
         .unwrap_err();
-    assert!(matches!(error, Error::Unsupported { dtype: DType::F16, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            Error::Unsupported {
+                dtype: DType::F16,
+                ..
+            }
+        ),
+        "{error}"
+    );
     assert!(error.to_string().contains("convert on the host"), "{error}");
     let error = from_data::<f64>(TensorData::from([1i64])).unwrap_err();
     assert_eq!(
@@ -205,7 +217,9 @@ fn memory_comes_home_from_another_thread() {
         .unwrap();
     let (sender, receiver) = std::sync::mpsc::sync_channel(0); // one batch is held here, one there
     let reader = std::thread::spawn(move || {
-        let each = receiver.iter().map(|data: TensorData| data.to_vec::<f32>()[0]);
+        let each = receiver
+            .iter()
+            .map(|data: TensorData| data.to_vec::<f32>()[0]);
         each.collect::<Vec<_>>()
     });
     for batch in loader.epoch(0) {

@@ -1,4 +1,5 @@
-//! Data sets of both libraries together: items of burn's, augmented and shuffled by pinfeed; and a data set of pinfeed's in burn's own loader.
+//! Data sets of both libraries together: items of burn's, augmented and shuffled by pinfeed; and a data set of pinfeed's in burn's own
+//! loader.
 
 use std::error::Error;
 

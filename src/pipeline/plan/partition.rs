@@ -136,7 +136,9 @@ impl Partition {
         let batches = self.batches();
         match self {
             Partition::Even(even) => even.all_rows(),
-            Partition::Listed(_) => (0..batches).map(|batch| self.batch_rows(batch) as u64).sum(),
+            Partition::Listed(_) => (0..batches)
+                .map(|batch| self.batch_rows(batch) as u64)
+                .sum(),
         }
     }
 
