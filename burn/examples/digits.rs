@@ -16,7 +16,6 @@ use burn::nn::{Linear, LinearConfig, PaddingConfig2d};
 use burn::optim::AdamConfig;
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor};
-use burn::train::renderer::CliMetricsRenderer;
 use burn::train::{
     ClassificationOutput, ExecutionStrategy, InferenceStep, Learner, SupervisedTraining,
     TrainOutput, TrainStep,
@@ -35,7 +34,7 @@ pub struct Digits {
 }
 
 fn to_burn(
-    (pixels, classes): (pinfeed::Tensor<u8>, pinfeed::Tensor<i64>),
+    (pixels, classes): (pinfeed::Tensor<u8>, pinfeed::Tensor<i32>),
     device: &Device,
 ) -> Result<Digits, BoxError> {
     Ok(Digits {
@@ -65,11 +64,11 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let data = concat!(env!("CARGO_MANIFEST_DIR"), "/data");
     let pixels = arrays::npy(format!("{data}/digits.npy"))?.tensor::<u8>()?;
     let classes = arrays::npy(format!("{data}/classes.npy"))?.tensor::<u8>()?;
-    let classes: Vec<i64> = classes
+    let classes: Vec<i32> = classes
         .as_slice()
         .iter()
-        .map(|class| i64::from(*class))
-        .collect();
+        .map(|class| i32::from(*class))
+        .collect(); // burn's own integers
     let digits = TensorDataset::new((pixels, pinfeed::Tensor::from(classes)))?;
     let [train, valid] = random_split(digits, [1_400, 397], 17)?;
 
@@ -106,12 +105,15 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     let (train, valid) = (Arc::new(train), Arc::new(valid));
 
     burns.seed(17);
-    let learner = Learner::new(Net::new(&burns), AdamConfig::new().init(), 2e-3);
+    let learner = Learner::new(
+        Net::new(&burns.clone().autodiff()),
+        AdamConfig::new().init(),
+        2e-3,
+    );
     let folder = tempfile::tempdir()?;
     let trained = SupervisedTraining::new(folder.path(), train.clone(), valid.clone())
         .with_training_strategy(ExecutionStrategy::single(burns.clone()).into())
         .with_application_logger(None)
-        .renderer(Box::new(CliMetricsRenderer::new()))
         .num_epochs(10)
         .launch(learner);
     if let Some(error) = trained.error {

@@ -51,6 +51,9 @@ elements! {
 /// The element type stays: bytes are an `Int` tensor of `U8`, which takes a quarter of the copy that `f32` would take, and which the device
 /// converts by `float()`. Masks, which are bytes of 0 and 1, become booleans by `equal_elem(1)`.
 ///
+/// Burn computes with integers of one type only, and its own are `I32` on most devices: it panics where a label of `i64` meets a result of
+/// `argmax`. So let labels be `i32`, or convert them on the device: `classes.cast(IntDType::I32)`.
+///
 /// # Synchronization
 ///
 /// On burn's CPU backends the tensor *is* the batch's memory, and holds it until burn drops it. (Flex writes into it, where an operation

@@ -1,5 +1,6 @@
 //! How many samples an epoch's batches have: what comes is what `samples` said.
 
+use pinfeed::collate::Stack;
 use pinfeed::loader::{Builder, LastBatch, Sharding, World};
 use pinfeed::sampler::{BatchSampler, Batches, RandomSampler};
 use pinfeed::{DataLoader, Dataset, Tensor, from_fn};
@@ -10,7 +11,7 @@ fn check(loader: &DataLoader<Tensor<i64>>, expected: u64) {
     assert_eq!((loader.samples(), rows as u64), (expected, expected));
 }
 
-fn builder(samples: u64) -> Builder<impl Dataset<Sample = i64>> {
+fn builder(samples: u64) -> Builder<impl Dataset<Sample = i64>, Stack> {
     DataLoader::builder(from_fn(samples, |index, _| Ok(index as i64))).batch_size(10)
 }
 

@@ -39,7 +39,7 @@ fn trained(
     accumulation: usize,
 ) -> Net {
     let folder = tempfile::tempdir().unwrap();
-    let device = Device::flex();
+    let device = Device::flex().autodiff();
     let learner = Learner::new(Net::new(&device), AdamConfig::new().init(), 0.05);
     SupervisedTraining::new(folder.path(), train, valid)
         .with_training_strategy(strategy.into())

@@ -13,7 +13,7 @@ use crate::net::{Points, loader, point};
 /// The classes and first features of an epoch's points, which tell the points.
 fn features(loader: &dyn BurnLoader<Points>) -> Vec<f32> {
     let batches = loader.iter().map(Result::unwrap);
-    let each = batches.map(|points| points.features.into_data().to_vec::<f32>());
+    let each = batches.map(|points| points.features.into_data().try_to_vec::<f32>().unwrap());
     each.flatten().collect()
 }
 
@@ -183,12 +183,15 @@ fn batches_are_made_for_the_loaders_device() {
         Ok(device.clone())
     })
     .unwrap()
-    .with_device(Device::ndarray());
+    .with_device(crate::net::ndarray());
     let devices = |loader: &dyn BurnLoader<Device>| {
         let devices = loader.iter().map(Result::unwrap);
         devices.collect::<Vec<_>>()
     };
-    assert_eq!(devices(&loader), [Device::ndarray(), Device::ndarray()]);
+    assert_eq!(
+        devices(&loader),
+        [crate::net::ndarray(), crate::net::ndarray()]
+    );
     let moved = loader.to_device(&Device::flex());
     assert_eq!(devices(&*moved), [Device::flex(), Device::flex()]);
     assert_eq!(devices(&*moved.slice(0, 4)), [Device::flex()]); // a slice stays there

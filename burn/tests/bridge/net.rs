@@ -6,6 +6,7 @@ use burn::nn::{Linear, LinearConfig};
 use burn::tensor::activation::relu;
 use burn::tensor::{Device, Int, Tensor};
 use burn::train::{ClassificationOutput, InferenceStep, TrainOutput, TrainStep};
+use pinfeed::collate::Stack;
 use pinfeed::loader::Builder;
 use pinfeed::{DataLoader, Dataset, SampleRng, from_fn};
 use pinfeed_burn::{AnyDataset, IntoBurn, Loader};
@@ -30,6 +31,12 @@ pub fn point(index: u64) -> ([f32; 2], i64) {
     ([radius * angle.cos(), radius * angle.sin()], class)
 }
 
+/// The other CPU backend, which copies before it writes. Burn will remove it; until then, programs have it.
+#[allow(deprecated)]
+pub fn ndarray() -> Device {
+    Device::ndarray()
+}
+
 pub type Sample = ([f32; 2], i64);
 pub type Batch = (pinfeed::Tensor<f32>, pinfeed::Tensor<i64>);
 
@@ -48,7 +55,10 @@ pub fn convert((features, classes): Batch, device: &Device) -> Result<Points, pi
 /// The loader of so many points; `options` sets what is not as usual.
 pub fn loader(
     count: u64,
-    options: impl Fn(Builder<AnyDataset<Sample>>) -> Builder<AnyDataset<Sample>> + Send + Sync + 'static,
+    options: impl Fn(Builder<AnyDataset<Sample>, Stack>) -> Builder<AnyDataset<Sample>, Stack>
+    + Send
+    + Sync
+    + 'static,
 ) -> Loader<Batch, Points> {
     let build = move |data| {
         let builder = DataLoader::builder(data)
@@ -89,7 +99,7 @@ impl Net {
 
     /// All weights, one behind the other.
     pub fn weights(&self) -> Vec<f32> {
-        let of = |linear: &Linear| linear.weight.val().into_data().to_vec::<f32>();
+        let of = |linear: &Linear| linear.weight.val().into_data().try_to_vec::<f32>().unwrap();
         [of(&self.first), of(&self.second)].concat()
     }
 

@@ -47,7 +47,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
                 device.flush()?; // small batches: otherwise burn's GPU backends would hold up to 128 tensors
                 let loss = MseLoss::new().forward(line.linear.forward(x), y, Reduction::Mean);
                 let grads = GradientsParams::from_grads(loss.backward(), &line);
-                line = optimizer.step(0.2.into(), line, grads);
+                line = optimizer.step(0.2, line, grads);
                 batches += 1;
                 if Some(batches) == interrupted_after {
                     state = loader.state(); // in the second epoch
@@ -58,7 +58,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
     }
     assert_eq!(batches, 20 * 20); // each batch once, in spite of the interruption
 
-    let weights = line.linear.weight.val().into_data().to_vec::<f32>();
+    let weights = line.linear.weight.val().into_data().try_to_vec::<f32>()?;
     println!("weights {weights:?}, and not [3.0, -2.0]");
     assert!((weights[0] - 3.0).abs() < 0.05 && (weights[1] + 2.0).abs() < 0.05);
     Ok(())
