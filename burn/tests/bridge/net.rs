@@ -1,5 +1,7 @@
 //! A small network, its batches, and the points that it learns to tell apart.
 
+use std::sync::Mutex;
+
 use burn::module::Module;
 use burn::nn::loss::CrossEntropyLossConfig;
 use burn::nn::{Linear, LinearConfig};
@@ -79,13 +81,17 @@ pub struct Net {
 }
 
 impl Net {
-    /// The same weights each time.
+    /// The same weights each time. (Burn's generator is the process's, so no other test may draw from it meanwhile.)
     pub fn new(device: &Device) -> Net {
+        static DRAWING: Mutex<()> = Mutex::new(());
+        let _alone = DRAWING.lock();
         device.seed(1);
-        Net {
+        let net = Net {
             first: LinearConfig::new(2, 16).init(device),
             second: LinearConfig::new(16, 2).init(device),
-        }
+        };
+        net.weights(); // it draws them when they are used first
+        net
     }
 
     pub fn forward(&self, points: Points) -> ClassificationOutput {
@@ -99,7 +105,13 @@ impl Net {
 
     /// All weights, one behind the other.
     pub fn weights(&self) -> Vec<f32> {
-        let of = |linear: &Linear| linear.weight.val().into_data().try_to_vec::<f32>().unwrap();
+        let of = |linear: &Linear| {
+            let bias = linear.bias.as_ref().unwrap().val().into_data();
+            let weights = linear.weight.val().into_data();
+            [weights, bias]
+                .map(|data| data.try_to_vec::<f32>().unwrap())
+                .concat()
+        };
         [of(&self.first), of(&self.second)].concat()
     }
 
