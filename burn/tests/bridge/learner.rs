@@ -8,9 +8,9 @@ use burn::optim::AdamConfig;
 use burn::tensor::{Device, Tensor, TensorData};
 use burn::train::renderer::CliMetricsRenderer;
 use burn::train::{ExecutionStrategy, Learner, MultiDeviceOptim, SupervisedTraining};
-use pinfeed_burn::ToBurn;
+use pinfeed_burn::{Loader, ToBurn};
 
-use crate::net::{Net, Points, Sample, loader, points};
+use crate::net::{Net, Points, Sample, convert, loader, point, points};
 
 /// Burn's own way from samples to a batch.
 #[derive(Clone)]
@@ -130,4 +130,44 @@ fn two_devices_train_on_a_slice_each() {
     for (ours, burns) in pairs {
         assert!((ours - burns).abs() < 1e-3, "{ours} {burns}"); // (the order of the replicas' gradients is not fixed)
     }
+}
+
+/// Burn's `Learner` ends with the error, which names the sample; and the same loader goes on.
+#[test]
+fn a_sample_that_fails_ends_the_training_and_is_named() {
+    let broken = std::sync::atomic::AtomicBool::new(true);
+    let samples = pinfeed::from_fn(64, move |index, _| {
+        match index == 40 && broken.swap(false, std::sync::atomic::Ordering::Relaxed) {
+            true => Err("the file is empty".into()),
+            false => Ok(point(index)),
+        }
+    });
+    let build = |data| {
+        pinfeed::DataLoader::builder(data)
+            .batch_size(16)
+            .num_workers(2)
+            .build()
+    };
+    let samples = samples.describe(|index| format!("{index}.csv"));
+    let train: Arc<dyn BurnLoader<Points>> =
+        Arc::new(Loader::new(samples, build, convert).unwrap());
+    let launched = || {
+        let folder = tempfile::tempdir().unwrap();
+        let device = Device::flex().autodiff();
+        let learner = Learner::new(Net::new(&device), AdamConfig::new().init(), 0.05);
+        SupervisedTraining::new(folder.path(), Arc::clone(&train), burns_own(VALID, 0))
+            .with_application_logger(None)
+            .renderer(Box::new(CliMetricsRenderer::new()))
+            .num_epochs(2)
+            .launch(learner)
+    };
+    let error = launched()
+        .error
+        .expect("the sample cannot be loaded")
+        .to_string();
+    assert!(
+        error.contains("(40.csv)") && error.contains("the file is empty"),
+        "{error}"
+    );
+    assert!(launched().error.is_none());
 }
