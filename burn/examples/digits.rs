@@ -26,7 +26,7 @@ use pinfeed_burn::{IntoBurn, Loader};
 
 /// A batch of burn's.
 #[derive(Clone, Debug)]
-pub struct Digits {
+struct Digits {
     /// `[n, 8, 8]`, in bytes of 0 to 16.
     pixels: Tensor<3, Int>,
     /// `[n]`
@@ -55,7 +55,7 @@ fn shifted(pixels: &[u8], rng: &mut SampleRng) -> [u8; 64] {
     })
 }
 
-pub fn main() -> Result<(), Box<dyn Error>> {
+pub(crate) fn main() -> Result<(), Box<dyn Error>> {
     #[cfg(feature = "cuda")]
     let (burns, ours) = (Device::cuda(0), pinfeed::Device::cuda(0)?); // the same GPU
     #[cfg(not(feature = "cuda"))]

@@ -224,7 +224,8 @@ fn memory_comes_home_from_another_thread() {
         .build()
         .unwrap();
     let (sender, receiver) = std::sync::mpsc::sync_channel(0); // one batch is held here, one there
-    let reader = std::thread::spawn(move || {
+    let reader = std::thread::Builder::new().name("reader".to_owned());
+    let reader = reader.spawn(move || {
         let each = receiver
             .iter()
             .map(|data: TensorData| data.try_to_vec::<f32>().unwrap()[0]);
@@ -235,5 +236,5 @@ fn memory_comes_home_from_another_thread() {
     }
     drop(sender);
     let first: Vec<_> = (0..40).map(|batch| (batch * 100) as f32).collect();
-    assert_eq!(reader.join().unwrap(), first);
+    assert_eq!(reader.unwrap().join().unwrap(), first);
 }
