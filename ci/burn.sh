@@ -18,5 +18,5 @@ run cargo clippy --locked --manifest-path $manifest --all-targets -- -D warnings
 RUSTDOCFLAGS="-D warnings" run cargo doc --locked --manifest-path $manifest --no-deps --document-private-items
 run cargo test --locked --manifest-path $manifest
 run cargo run --locked --manifest-path $manifest --example digits
-# (cubecl's CUDA runtime downloads LLVM when it is built, unless it is built for documentation: the types are checked, and nothing is linked.)
+# (cubecl downloads LLVM when its CUDA runtime is built, unless that is for documentation: types are checked, and nothing is linked.)
 DOCS_RS=1 run cargo check --locked --manifest-path $manifest --features cuda --example digits
