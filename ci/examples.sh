@@ -21,6 +21,17 @@ run cargo run --release --example transfer_bandwidth -- \
     --device cpu --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
 run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1
 run cargo run --release --example placement -- --device cpu --cores 0
+# These want a GPU, and NVRTC. Without one, they say in plain words what is missing.
+for example in cudarc_01_kernel "cudarc_02_predictions -- ${CARGO_TARGET_DIR:-target}/predictions.csv"; do
+    step "$example"
+    # shellcheck disable=SC2086 # these are several arguments
+    if ! cargo run --quiet --release --example $example 2>"${CARGO_TARGET_DIR:-target}/errors"; then
+        cat "${CARGO_TARGET_DIR:-target}/errors"
+        [[ ${PINFEED_REQUIRE_CUDA:-} != 1 ]]
+        grep -Eq "^error: .*(CUDA|NVRTC|GPU|driver)" "${CARGO_TARGET_DIR:-target}/errors"
+        skip "the example $example was compiled, and not run: $(head -n 1 "${CARGO_TARGET_DIR:-target}/errors")"
+    fi
+done
 
 sheet=$(mktemp -d)
 trap 'rm -rf "$sheet"' EXIT

@@ -14,4 +14,4 @@ rm -r Cargo.lock examples/training tests/shuttle
 sed -i '/^\[dev-dependencies\]/,/^$/d; /^\[target.*shuttle/,/^$/d; /^shuttle = /d; s/^members = .*/members = ["derive"]/' Cargo.toml
 run cargo "+$nightly" update -Z direct-minimal-versions
 run cargo check --locked --lib --no-default-features
-run cargo check --locked --lib --features arrays,nvtx,object-store,rand_core,serde,testing,tokio,tracing,webdataset
+run cargo check --locked --lib --features arrays,ndarray,nvtx,object-store,rand_core,serde,testing,tokio,tracing,webdataset

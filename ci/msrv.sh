@@ -11,6 +11,6 @@ export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check"
 check() { run cargo "+$version" check --locked --lib "$@"; }
 check --package pinfeed
 check --package pinfeed --no-default-features
-check --package pinfeed --features arrays,nvtx,object-store,serde,testing,tokio,tracing,webdataset
+check --package pinfeed --features arrays,ndarray,nvtx,object-store,serde,testing,tokio,tracing,webdataset
 check --package pinfeed-derive
 note "Rust $version"

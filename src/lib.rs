@@ -73,6 +73,7 @@
 //! | `arrays` | no | files of arrays and tokens, read or memory-mapped: `arrays` |
 //! | `dlpack` | no | tensors to and from NumPy, PyTorch, CuPy, JAX and others by DLPack, where they lie: `interop::dlpack` |
 //! | `candle` | no | converts tensors to candle's; `candle-cuda`: on the GPU |
+//! | `ndarray` | no | views of host tensors as arrays of ndarray's, and tensors of its arrays |
 //! | `rand_core` | no | [`SampleRng`] implements the traits of `rand_core` 0.10, and so works with `rand` 0.10 and the crates built on it |
 //! | `serde` | no | serializes a run's state ([`LoaderState`](loader::LoaderState), [`IterableState`](loader::IterableState)), statistics and element types |
 //! | `tokio` | no | requests of a slow source as tasks of the program's runtime ([`dataset::Staged`]) |

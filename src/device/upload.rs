@@ -77,6 +77,24 @@ impl Tensors<'_> {
         });
     }
 
+    /// Returns the size of each tensor in bytes, in the order in which they were added: for a crate that hands batches to another library,
+    /// which treats large tensors in another way than small ones.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::collate::Tensors;
+    /// use pinfeed::{Batch, Tensor};
+    ///
+    /// let batch = (Tensor::<f32>::zeros(&[8, 3]), Tensor::<i64>::zeros(&[8]));
+    /// let mut tensors = Tensors::default();
+    /// batch.tensors(&mut tensors);
+    /// assert!(tensors.sizes().eq([96, 64]));
+    /// ```
+    pub fn sizes(&self) -> impl ExactSizeIterator<Item = usize> {
+        self.regions.iter().map(|region| region.bytes)
+    }
+
     /// Whether some rows are pictures that are not decoded.
     pub(crate) fn has_pictures(&self) -> bool {
         self.regions.iter().any(Region::has_pictures)

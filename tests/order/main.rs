@@ -10,6 +10,7 @@ mod blocks;
 mod chosen;
 mod combinations;
 mod complaints;
+mod epoch_samples;
 mod in_order;
 mod ranks;
 mod resume;

@@ -75,6 +75,7 @@ programs! {
     languages,
     lines,
     long_documents,
+    matrices,
     megatron_documents,
     missing_values,
     mixed_ranks,

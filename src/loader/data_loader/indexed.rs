@@ -4,7 +4,7 @@ use super::DataLoader;
 use crate::batch::Batch;
 use crate::loader::kind::state_from;
 use crate::loader::state::LoaderState;
-use crate::pipeline::Start;
+use crate::pipeline::{DeviceShard, Start};
 
 impl<B: Batch> DataLoader<B> {
     /// Returns the number of batches in an epoch, which is the same on every rank: `floor(n / b)` with `drop_last`, otherwise
@@ -26,6 +26,30 @@ impl<B: Batch> DataLoader<B> {
     /// Whether an epoch has no batches.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Returns the number of samples in an epoch's batches on this rank: without those that `drop_last` leaves out, and with the filler of
+    /// [`LastBatch::Fill`](crate::loader::LastBatch::Fill). It is what a progress bar counts to. (Samples that are left out because they
+    /// failed, [`OnError::Skip`](crate::loader::OnError::Skip), are not known before.)
+    ///
+    /// With a [batch sampler](crate::sampler::BatchSampler), it is that of epoch 0, as with [`len`](DataLoader::len).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let samples = || from_fn(100, |index, _| Ok(index as i64));
+    /// let loader = DataLoader::builder(samples()).batch_size(30).build()?;
+    /// assert_eq!((loader.len(), loader.samples()), (4, 100));
+    /// let loader = DataLoader::builder(samples()).batch_size(30).drop_last(true).build()?;
+    /// assert_eq!((loader.len(), loader.samples()), (3, 90));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn samples(&self) -> u64 {
+        let options = self.pipeline().options();
+        let partition = options.partition(Start::of(0), DeviceShard::WHOLE);
+        partition.all_rows()
     }
 
     /// Returns the state of a run that has had `position` samples of an epoch's order, on all ranks together: to resume at a step whose

@@ -131,6 +131,17 @@ impl Partition {
         }
     }
 
+    /// How many rows all batches have together.
+    pub(crate) fn all_rows(&self) -> u64 {
+        let batches = self.batches();
+        match self {
+            Partition::Even(even) => even.all_rows(),
+            Partition::Listed(_) => (0..batches)
+                .map(|batch| self.batch_rows(batch) as u64)
+                .sum(),
+        }
+    }
+
     /// The batch that a task belongs to.
     pub(crate) fn batch(&self, task: u64) -> u64 {
         match self {

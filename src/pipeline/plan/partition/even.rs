@@ -229,6 +229,13 @@ impl Even {
         }
     }
 
+    /// How many rows all batches have together.
+    pub(crate) fn all_rows(&self) -> u64 {
+        let (full, last_rows) = self.dealt();
+        full.saturating_mul(self.batch_size as u64)
+            .saturating_add(last_rows as u64)
+    }
+
     /// The first row of a part of a batch with so many rows, and how many rows the part has.
     fn part_of(&self, batch_rows: usize, part: u64) -> (usize, usize) {
         let first_row = part as usize * self.part_rows;
