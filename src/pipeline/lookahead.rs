@@ -425,7 +425,7 @@ impl Announcer {
             return;
         };
         note(ahead);
-        if let Some(pass) = ahead.to_tell() {
+        if let Some(pass) = ahead.take_news() {
             ahead.calls.push(NO_SAMPLE);
             drop(passes);
             let _call = Call {
@@ -641,7 +641,7 @@ impl Ahead {
     }
 
     /// The pass, if the data set is to be told that more of it is done with.
-    fn to_tell(&mut self) -> Option<Pass> {
+    fn take_news(&mut self) -> Option<Pass> {
         self.pass.done = self.done();
         let is_more = self.pass.done > self.told;
         self.told = self.pass.done;

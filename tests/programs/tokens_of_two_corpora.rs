@@ -21,7 +21,10 @@ fn write(path: &Path, tokens: impl ExactSizeIterator<Item = u16>) -> std::io::Re
     fs::write(path, file)
 }
 
-fn loader(files: &[(PathBuf, f64)]) -> Result<DataLoader<(Tensor<i64>, Tensor<i64>)>, Box<dyn Error>> {
+/// Batches of tokens, and of those that follow them.
+type Windows = DataLoader<(Tensor<i64>, Tensor<i64>)>;
+
+fn loader(files: &[(PathBuf, f64)]) -> Result<Windows, Box<dyn Error>> {
     let windows = |path: &PathBuf| TokenFile::<u16>::llm_c(path)?.with_vocabulary(VOCABULARY).windows(CONTEXT);
     let windows: Result<Vec<_>, _> = files.iter().map(|(path, _)| Ok(windows(path)?.to_i64())).collect();
     let corpus = ConcatDataset::new(windows.map_err(|error: pinfeed::Error| error)?)?;

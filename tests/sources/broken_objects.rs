@@ -92,7 +92,7 @@ fn change(path: &Path, other: &[u8], how: Change) {
             fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
         }
         Change::Gone => fs::remove_file(path).unwrap(),
-        Change::Forbidden => fs::set_permissions(path, fs::Permissions::from_mode(0)).unwrap(),
+        Change::Forbidden => fs::set_permissions(path, fs::Permissions::from_mode(0o000)).unwrap(),
     }
 }
 
