@@ -34,7 +34,7 @@ pub(super) struct Course {
 /// The openings of a pass that are left.
 pub(super) enum Left {
     /// (In a lock, which nothing ever waits for: what reads the pieces beside others must be `Sync`, and an iterator need not be.)
-    Some(Mutex<Openings>),
+    Some(Box<Mutex<Openings>>),
     /// A thread asks for the next one, without the lock.
     Asked,
     None,
@@ -42,7 +42,9 @@ pub(super) enum Left {
 
 impl Left {
     fn of(openings: Option<Openings>) -> Left {
-        openings.map_or(Left::None, |openings| Left::Some(Mutex::new(openings)))
+        openings.map_or(Left::None, |openings| {
+            Left::Some(Box::new(Mutex::new(openings)))
+        })
     }
 }
 
