@@ -563,6 +563,10 @@ impl<S: BlockSource> Dataset for Blocked<S> {
             return;
         }
         let (requests, own) = (self.requests(), pass.short_id());
+        let is_news = || requests.pieces.read().is_news(&pass, requests.max_bytes);
+        if indices.is_empty() && !is_news() {
+            return;
+        }
         let mut gone = Gone::default();
         let mut pieces = requests.pieces.write();
         if indices.is_empty() && !pieces.knows(own) {

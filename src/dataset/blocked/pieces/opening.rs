@@ -40,6 +40,17 @@ pub(super) enum Left {
     None,
 }
 
+impl Course {
+    /// Whether it has an opening that begins before a position, or may have: it is not known yet.
+    fn opens_before(&self, position: u64) -> bool {
+        match (&self.next, &self.openings) {
+            (Some((next, _)), _) => next.first < position,
+            (None, Left::None) => false,
+            (None, Left::Some(_) | Left::Asked) => true,
+        }
+    }
+}
+
 impl Left {
     fn of(openings: Option<Openings>) -> Left {
         openings.map_or(Left::None, |openings| {
@@ -91,6 +102,20 @@ impl<F: Clone> Pieces<F> {
         });
     }
 
+    /// Whether [`comes_to`](Pieces::comes_to) would change anything. Mostly, it would not: pieces begin and end every few hundred samples.
+    pub(in crate::dataset::blocked) fn is_news(&self, pass: &Pass, max_bytes: usize) -> bool {
+        let Some(course) = self.passes.get(&pass.short_id()) else {
+            return true;
+        };
+        let ends = course.ends.first();
+        let ahead = course.ahead.first();
+        course.reached == 0
+            || course.opens_before(pass.reached)
+            || ends.is_some_and(|(until, _)| *until <= pass.done)
+            || ahead.is_some_and(|(_, first, _)| *first < pass.reached)
+            || self.has_room(pass.short_id(), max_bytes)
+    }
+
     /// Samples of a pass are announced up to a position, and those before another are done with. Returns whether there may be more to open: its
     /// samples are not to be got before that, also where another thread is at it.
     pub(in crate::dataset::blocked) fn comes_to(&mut self, pass: Pass, gone: &mut Gone<F>) -> bool {
@@ -103,11 +128,7 @@ impl<F: Clone> Pieces<F> {
         };
         let mut goes_ahead = pass.reached > course.reached;
         course.reached = course.reached.max(pass.reached);
-        goes_ahead |= match (&course.next, &course.openings) {
-            (Some((next, _)), _) => next.first < course.reached,
-            (None, Left::None) => false,
-            (None, Left::Some(_) | Left::Asked) => true,
-        };
+        goes_ahead |= course.opens_before(course.reached);
         let is_reached = |(_, first, _): &Turn| *first < course.reached;
         while course.ahead.first().is_some_and(is_reached) {
             course.ahead.pop_first();
