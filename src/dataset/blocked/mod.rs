@@ -405,7 +405,7 @@ impl<S: BlockSource> Blocked<S> {
             Came::Done | Came::Gone => {}
             Came::Nobody => return Ok((self.fetch_here(index), using)),
         }
-        let fetched = requests.pieces.write().alone(piece);
+        let fetched = requests.pieces.read().alone(piece);
         Ok((fetched.ok_or(NOT_NEEDED)?, using))
     }
 

@@ -1,5 +1,5 @@
-//! Which pieces of blocks are needed, which have room, and which are there: the state that all threads share, under one lock, which those that only look share. Nothing of the
-//! program's is called, or dropped, while it is held.
+//! Which pieces of blocks are needed, which have room, and which are there: the state that all threads share, under one lock, which those
+//! that only look hold together. Nothing of the program's is called, or dropped, while it is held.
 //!
 //! A *piece* is some samples of one block that are fetched together: what an [`Opening`] says, or one sample that is in none. Passes
 //! *need* pieces; those that need the same one share it. A piece is forgotten when no pass needs it any more: they are over, or all samples
@@ -10,8 +10,8 @@
 //!
 //! Room is given to the pieces of a *line* (passes that follow each other, in one session) in the order in which they are needed. Take the
 //! first position of the line whose sample is not done with. (A worker says what it has loaded before it waits.) A piece that has room, and
-//! comes before this position's piece in that order, has another sample behind the position, or it would have been forgotten. (A piece that another pass has room
-//! for does not take the line's before its turn; if it is let go by the other before that, it is fetched again.) So both are open there, and
+//! comes before this position's piece in that order, has another sample behind the position, or it would have been forgotten. (A piece
+//! that another pass has room for does not take the line's before its turn; if it is let go by the other before that, it is fetched again.) So both are open there, and
 //! so many pieces as are open at once have room together (`Blocked::check_room`). Therefore that sample's piece has room, and the line goes on.
 //! Positions that are never taken, for their batch has failed, are settled when the program takes the error; the data set is told of that.
 //!

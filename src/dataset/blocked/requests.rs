@@ -113,7 +113,7 @@ impl<S: BlockSource> StagedDataset for Requests<S> {
     }
 
     fn fetch(&self, piece: u64) -> Result<(), BoxError> {
-        let wanted = self.pieces.write().wanted(piece);
+        let wanted = self.pieces.read().wanted(piece);
         let Some(Wanted {
             block,
             samples,
