@@ -161,24 +161,52 @@ def leaks():
 
 
 def what_a_hand_over_costs():
-    """The host's time for a batch of 256 pictures, 38.5 MB in bytes, that is on the device already."""
+    """The host's time for a batch that is on the device already: 38.5 MB in bytes, and in floats. Beside it, at the same place in the same loop,
+    torch's own part of the work: an empty tensor of that size, and a copy on the device into it.
+
+    A thread that has slept finds its caches cold and its core slow, and then everything costs several times as much: so the loop is timed after a
+    sleep, and after a step in which the thread is busy, as one is that launches kernels. The third figure is the thread's own time in a
+    loop that does nothing else, waits not included."""
+
+    def slept():
+        time.sleep(0.05)  # the next batches arrive meanwhile
+
+    def was_busy():
+        end = time.perf_counter() + 0.05
+        while time.perf_counter() < end:
+            pass
+
+    def median(times):
+        return f"{1e6 * sorted(times)[len(times) // 2]:.0f}"
+
     said = []
     for name, dtype in (("bytes", np.uint8), ("float32", np.float32)):
         shape = (1024, 224, 224, 3) if dtype is np.uint8 else (256, 224, 224, 3)
         data = pinfeed.TensorDataset(np.zeros(shape, dtype), np.zeros(shape[0], np.int64))
         size = 256 if dtype is np.uint8 else 64
         loader = DataLoader(data, batch_size=size, num_workers=8, device="cuda", depth=3)
-        times = []
-        for _ in range(4):
-            iterator = iter(loader)
-            for _ in range(len(loader)):
-                time.sleep(0.05)  # the step, in which the next batches arrive
-                torch.cuda.synchronize()
-                begun = time.perf_counter()
-                next(iterator)
-                times.append(time.perf_counter() - begun)
-        times.sort()
-        said.append(f"{name}: median {1e6 * times[len(times) // 2]:.0f} us, best {1e6 * times[0]:.0f} us")
+        there = next(iter(loader))[0]
+        for step in (slept, was_busy):
+            ours, torchs = [], []
+            for _ in range(6):
+                iterator = iter(loader)
+                for _ in range(len(loader)):
+                    step()
+                    torch.cuda.synchronize()
+                    begun = time.perf_counter()
+                    next(iterator)
+                    ours.append(time.perf_counter() - begun)
+                    step()
+                    torch.cuda.synchronize()
+                    begun = time.perf_counter()
+                    torch.empty_like(there).copy_(there, non_blocking=True)
+                    torchs.append(time.perf_counter() - begun)
+            said.append(f"{name}, {step.__name__}: {median(ours)} us (torch's part {median(torchs)} us)")
+        begun, count = time.thread_time(), 0
+        for _ in range(20):
+            for _ in loader:
+                count += 1
+        said.append(f"{name}, in a loop: {1e6 * (time.thread_time() - begun) / count:.0f} us of the thread")
     return "; ".join(said)
 
 
