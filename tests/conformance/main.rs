@@ -77,6 +77,12 @@ fn ready(_: &Backend, _: &str) -> pinfeed::Result<()> {
     Ok(())
 }
 
+/// A test that forgets a loan leaks its device: the check for leaks (ci/sanitizers.sh) knows such a device by this function's name.
+#[inline(never)]
+fn forgotten(open: fn() -> pinfeed::Result<Backend>) -> pinfeed::Result<Backend> {
+    open()
+}
+
 fn main() -> ExitCode {
     #[cfg(feature = "cuda")]
     if let Ok(scenario) = std::env::var("PINFEED_CHILD") {
@@ -131,7 +137,11 @@ fn main() -> ExitCode {
             }
             let start = Instant::now();
             let _watch = watch::on(&name);
-            let opened = open().and_then(|backend| ready(&backend, test).map(|()| backend));
+            let opened = match test.contains("forgotten") {
+                true => forgotten(open),
+                false => open(),
+            };
+            let opened = opened.and_then(|backend| ready(&backend, test).map(|()| backend));
             let outcome = match opened {
                 Ok(backend) => std::panic::catch_unwind(AssertUnwindSafe(|| run(&backend)))
                     .map_err(|payload| message(&*payload).to_owned()),
