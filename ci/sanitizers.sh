@@ -20,9 +20,10 @@ printf 'leak:%s\n' conformance::stress forgotten processes::Plan >"$suppressions
 export PINFEED_PATIENCE=1800 # seconds, before a test counts as one that hangs
 export LSAN_OPTIONS="suppressions=$suppressions:print_suppressions=0"
 
-# A target that is named keeps build scripts and macros free of the flag.
+# A target that is named keeps build scripts and macros free of the flag. (Stacks are walked by frame pointers: without them, functions are missing
+# that the suppressions name.)
 address() {
-    CARGO_TARGET_DIR=$folder/address RUSTFLAGS=-Zsanitizer=address run cargo "+$nightly" test --target "$host" "$@"
+    CARGO_TARGET_DIR=$folder/address RUSTFLAGS="-Zsanitizer=address -Cforce-frame-pointers=yes" run cargo "+$nightly" test --target "$host" "$@"
 }
 address --lib
 address --test conformance -- cpu::
