@@ -4,7 +4,7 @@
 
 component rustfmt rustfmt
 run cargo fmt --all --check
-for package in burn fuzz benches/pieces benches/peers/dataloader-rs benches/peers/beside; do
+for package in burn frameworks fuzz benches/pieces benches/peers/dataloader-rs benches/peers/beside; do
     run cargo fmt --manifest-path $package/Cargo.toml --check
 done
 

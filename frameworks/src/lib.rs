@@ -1,0 +1,1 @@
+//! Only examples: `examples/tch.rs` and `examples/cutile.rs`.
