@@ -24,7 +24,7 @@ The loaders, each as its own experts set it up; all crop to 224 (RandomResizedCr
     dali          fn.decoders.image on the GPU, of which the hardware decodes all; cropped and normalized on the GPU
     dali-most     the same, of which the hardware decodes 0.9, and the GPU's own cores the rest
     torchcodec    files decoded by torchcodec to uint8, otherwise as torch-best
-    pinfeed       num_workers as many as cores, device=
+    pinfeed       num_workers as many as cores, device=, channels_last=True
     pinfeed-both  the same with decode="both"
     pinfeed-4     four workers and decode="both", whatever the cores
 """
@@ -158,7 +158,7 @@ def ours(asked, decode="cpu", workers=None):
     from pinfeed import transforms as T
 
     try:
-        data = pinfeed.ImageFolder(asked.folder, T.train(SIZE), decode=decode)
+        data = pinfeed.ImageFolder(asked.folder, T.train(SIZE, channels_last=True), decode=decode)
         loader = pinfeed.DataLoader(
             data,
             batch_size=asked.batch_size,
@@ -170,7 +170,8 @@ def ours(asked, decode="cpu", workers=None):
         )
     except pinfeed.DeviceError as error:
         raise NotHere(f"pinfeed, decode={decode!r}: {error}") from error
-    return endless(loader)
+    for images, labels in endless(loader):
+        yield images.permute(0, 3, 1, 2), labels
 
 
 LOADERS = {

@@ -288,7 +288,10 @@ class RandomErasing(_Step):
 
 
 class ToTensor(_Step):
-    """Pixels become numbers from 0 to 1, and the channels the first dimension. ``dtype`` is "float32", "float16" or "bfloat16"."""
+    """Pixels become numbers from 0 to 1, and the channels the first dimension. ``dtype`` is "float32", "float16" or "bfloat16".
+
+    With ``channels_last``, batches are ``[N, H, W, 3]``: ``images.permute(0, 3, 1, 2)`` is then torch's memory format of that name, without a copy.
+    """
 
     def __init__(self, dtype: str = "float32", channels_last: bool = False) -> None:
         super().__init__(dtype=dtype, channels_last=channels_last)
