@@ -1,7 +1,7 @@
 //! Samples that fail are replaced, or left out, and nothing else changes.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -847,4 +847,56 @@ fn a_quota_begins_anew_when_an_epoch_is_resumed() {
         .flatten()
         .map(|batch| batch.is_ok());
     assert!(rest.eq([true, true]));
+}
+
+/// By one worker or by several: the bad sample is tried once, and the others of its batch are loaded once more.
+#[test]
+fn a_batch_is_loaded_again_once() {
+    for (workers, slow) in [(0, false), (1, false), (3, false), (3, true)] {
+        let loads: Arc<Vec<AtomicUsize>> = Arc::new((0..60).map(|_| AtomicUsize::new(0)).collect());
+        let counted = Arc::clone(&loads);
+        let samples = from_fn(60, move |index, _| {
+            counted[index as usize].fetch_add(1, Ordering::SeqCst);
+            if slow {
+                std::thread::sleep(Duration::from_millis(2)); // several workers share a batch
+            }
+            match index {
+                13 | 17 => Err("bad".into()),
+                _ => Ok(index as i64),
+            }
+        });
+        let builder = DataLoader::builder(samples).batch_size(20);
+        let builder = builder
+            .num_workers(workers)
+            .on_error(OnError::Skip { at_most: 2 });
+        let loader = builder.build().unwrap();
+        let batches: Vec<_> = loader
+            .epoch(0)
+            .map(|batch| batch.unwrap().to_vec())
+            .collect();
+        assert!(
+            batches
+                .concat()
+                .into_iter()
+                .eq((0..60).filter(|index| ![13, 17].contains(index)))
+        );
+        let loads: Vec<usize> = loads
+            .iter()
+            .map(|loads| loads.load(Ordering::SeqCst))
+            .collect();
+        // (The second may be found only when the batch is made again.)
+        let most = |index: usize| if index < 20 { 3 } else { 1 };
+        assert!(
+            loads
+                .iter()
+                .enumerate()
+                .all(|(index, loads)| *loads <= most(index)),
+            "{loads:?}"
+        );
+        assert_eq!(
+            (loads[13], loads[17]),
+            (1, 1),
+            "{workers} workers, slow: {slow}: {loads:?}"
+        );
+    }
 }

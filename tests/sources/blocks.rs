@@ -742,12 +742,9 @@ fn bad_samples() {
                 .into_iter()
                 .eq((0..180).filter(|index| *index != 100))
         );
-        // What takes its place may be read alone. A batch that is made again needs samples whose blocks are done with: by several workers it
-        // is made up to the bad sample, then by one, which finds out that the others are good, and then of these.
-        let counts = store.counts();
-        let of_batch = counts.iter().filter(|count| **count > 1).count();
-        assert!(of_batch <= 9, "{on_error:?}: {counts:?}");
-        assert!(counts.iter().all(|count| (1..=3).contains(count)));
+        // What takes its place may be read alone; and a batch that is made again needs samples whose blocks are done with.
+        let extra: u64 = store.counts().iter().sum::<u64>() - 180;
+        assert!(extra < 9, "{on_error:?}: {:?}", store.counts());
     }
 }
 

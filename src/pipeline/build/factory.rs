@@ -310,4 +310,8 @@ impl<D: Dataset, C: Collate<D::Sample>> Build<C::Batch> for DatasetBuild<D, C> {
     fn changes(&self) -> Changes {
         self.changes.lock().clone()
     }
+
+    fn has_good_samples(&self) -> bool {
+        self.changes.lock().skipped.len() < self.place.loaded_rows().max(1)
+    }
 }

@@ -460,6 +460,14 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
             Settled::Fail(failed) => Err(failed),
             Settled::Skip(failed) => {
                 source.changes.lock().skipped.push(row_of_place);
+                if self.loading == Loading::Shared {
+                    // What else is claimed would be loaded in vain.
+                    let can_rebuild = true;
+                    return Err(Failed {
+                        can_rebuild,
+                        ..failed
+                    });
+                }
                 self.left_out.replace(Some(failed));
                 Ok(None)
             }

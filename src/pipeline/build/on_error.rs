@@ -191,9 +191,6 @@ impl OnError {
             (OnError::Replace { at_most }, Loading::Shared) if !takes_any => {
                 Settled::Fail(can_rebuild(failed, meter.replaced.get() < at_most))
             }
-            (OnError::Skip { at_most }, Loading::Shared) => {
-                Settled::Fail(can_rebuild(failed, meter.skipped.get() < at_most))
-            }
             (OnError::Replace { at_most }, _) if meter.replaced.add_up_to(at_most) => {
                 note(&failed.error, "replaced", meter);
                 Settled::Replace {

@@ -268,6 +268,13 @@ impl<B: Batch> Pipeline<B> {
                 return;
             };
             failure.can_rebuild &= can_make;
+            if let Some(build) = &data.build {
+                failure.can_rebuild &= build.has_good_samples();
+                let changes = build.changes();
+                if !failure.can_rebuild && !changes.is_empty() {
+                    data.changes = Some(Box::new(changes)); // they failed all the same
+                }
+            }
             let (mut build, mut own) = (None, None);
             if failure.can_rebuild {
                 build = data.build.take();

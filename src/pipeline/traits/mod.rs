@@ -115,6 +115,9 @@ pub(crate) trait Build<B>: Send + Sync {
 
     /// What became of samples that failed.
     fn changes(&self) -> Changes;
+
+    /// Whether samples are left that did not fail.
+    fn has_good_samples(&self) -> bool;
 }
 
 /// A task that one thread made from end to end.
