@@ -45,9 +45,11 @@ fuzz() {
 }
 
 for decoder in "${decoders[@]}"; do
-    # A target that is named keeps build scripts and macros free of the flags.
+    # Only the programs that decode are built for another decoder. (A target that is named keeps build scripts and macros free of the flags.)
+    bins=(--bins)
+    [[ $decoder == default ]] || bins=("${programs[@]/#/--bin=}")
     CARGO_TARGET_DIR=$target RUSTFLAGS="--cfg fuzzing -Zsanitizer=address $coverage" \
-        run cargo "+$nightly" build --manifest-path fuzz/Cargo.toml --release --target "$host" --features "$decoder"
+        run cargo "+$nightly" build --manifest-path fuzz/Cargo.toml --release --target "$host" --features "$decoder" "${bins[@]}"
     for program in "${programs[@]}"; do
         fuzz "$decoder-$program" "$program" tests/fixtures/pictures tests/data
     done

@@ -4,9 +4,10 @@
 . "$(dirname "$0")/lib.sh"
 
 component clippy cargo-clippy
-run cargo clippy --package pinfeed-parquet --all-targets -- -D warnings
+run cargo clippy --package pinfeed-parquet --all-targets --features object-store -- -D warnings
 RUSTDOCFLAGS="-D warnings" run cargo doc --package pinfeed-parquet --no-deps --document-private-items
-run cargo test --package pinfeed-parquet
+run cargo test --package pinfeed-parquet --features object-store
+run cargo check --package pinfeed-parquet --no-default-features
 run cargo check --package pinfeed-parquet --no-default-features --features object-store
 run cargo run --package pinfeed-parquet --example parquet
 cargo run --package pinfeed-parquet --example parquet -- /nonexistent 2>/dev/null && exit 1 # a folder that is not there is an error

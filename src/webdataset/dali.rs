@@ -74,6 +74,7 @@ pub(super) fn parse(
                     name,
                     at: start,
                     bytes,
+                    is_sparse: false,
                 },
             )?;
         }

@@ -213,6 +213,10 @@ impl Grouped {
             return Ok(());
         };
         let fault = |cause| Err(ShardError::new(shard, Some(key), cause));
+        if member.is_sparse {
+            let name = member.name.clone();
+            return fault(Cause::Sparse { name });
+        }
         if self.key.as_deref() != Some(key) {
             if !self.seen.insert(key.to_owned()) {
                 return fault(Cause::TwoSamples);

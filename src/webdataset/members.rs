@@ -18,6 +18,11 @@ const MAX_EXTENDED: u64 = 1 << 20;
 /// How far behind the end of an archive another one is looked for. Writers fill the last record, of 10 KiB as a rule.
 const SEARCHED: u64 = 64 << 10;
 
+/// Which byte of a sparse member's header, in GNU's old format, says that its map of holes goes on in the block behind it; and which of that
+/// block, that it goes on in another one.
+const IS_CONTINUED: usize = 482;
+const IS_CONTINUED_AGAIN: usize = 504;
+
 /// A regular file in an archive.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Member {
@@ -25,6 +30,8 @@ pub(super) struct Member {
     /// Where its contents begin.
     pub(super) at: u64,
     pub(super) bytes: u64,
+    /// Whether its holes were left out, so that its contents are others than those bytes.
+    pub(super) is_sparse: bool,
 }
 
 /// What headers are read from. They are asked for in the order in which they lie there.
@@ -104,7 +111,7 @@ impl<A: Archive> Members<A> {
                 .entry_size()
                 .map_err(|error| header(at, format!("its size, {error}")))?;
             let kind = head.entry_type();
-            let contents = at + BLOCK;
+            let mut contents = at + BLOCK;
             match kind {
                 kind if kind.is_pax_local_extensions() || block[156] == b'X' => {
                     let text = self.extended(contents, own)?;
@@ -157,10 +164,11 @@ impl<A: Archive> Members<A> {
                         continue;
                     }
                     let text = lossy(&name);
-                    if is_regular && is_sparse {
-                        return Err(Cause::Sparse { name: text });
+                    let what = format!("its member {text:?}");
+                    if kind == EntryType::GNUSparse && block[IS_CONTINUED] != 0 {
+                        contents = self.behind_map(contents, &what)?;
                     }
-                    self.at = self.behind(contents, size, &format!("its member {text:?}"))?;
+                    self.at = self.behind(contents, size, &what)?;
                     self.before.clone_from(&text);
                     if is_regular {
                         let name =
@@ -169,6 +177,7 @@ impl<A: Archive> Members<A> {
                             name,
                             at: contents,
                             bytes: size,
+                            is_sparse,
                         }));
                     }
                 }
@@ -190,6 +199,25 @@ impl<A: Archive> Members<A> {
             bytes: len,
             what: what.to_owned(),
         })
+    }
+
+    /// Where the contents of a sparse member begin whose map of holes goes on in blocks of its own, the first of them at `at`.
+    fn behind_map(&mut self, mut at: u64, what: &str) -> Result<u64, Cause> {
+        loop {
+            let block = self.archive.bytes(at, BLOCK)?;
+            let short = block.len() as u64;
+            if short < BLOCK {
+                return Err(Cause::CutOff {
+                    bytes: at + short,
+                    what: what.to_owned(),
+                });
+            }
+            let is_continued = block[IS_CONTINUED_AGAIN] != 0;
+            at += BLOCK;
+            if !is_continued {
+                return Ok(at);
+            }
+        }
     }
 
     fn block(&mut self, at: u64) -> Result<[u8; BLOCK as usize], Cause> {

@@ -30,7 +30,8 @@
 //! members of one key that do not follow each other, which are two samples there. Links are skipped as they are there, with a warning in
 //! the log.
 //!
-//! Sparse members are not taken, nor names that are not UTF-8.
+//! Sparse members (`tar --sparse`) are not read: with an index, `build` refuses the shard; in a stream, a sample that has one among the fields that
+//! are asked for is an error in its place. Names that are not UTF-8 are refused, too.
 //!
 //! # Streams
 //!

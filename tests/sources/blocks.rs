@@ -863,3 +863,86 @@ fn openings_that_panic() {
     drop(loader);
     assert_eq!(data.stats().held_bytes, 0);
 }
+
+/// What gets several samples in a call, and nothing else.
+struct Several(u64, usize);
+
+impl Dataset for Several {
+    type Sample = i64;
+
+    fn len(&self) -> u64 {
+        self.0
+    }
+
+    fn get(&self, index: u64, _: &mut SampleRng) -> Result<i64, BoxError> {
+        Ok(index as i64)
+    }
+
+    fn at_once(&self) -> usize {
+        self.1
+    }
+}
+
+/// Blocks beside a data set that gets several samples in a call, in no more room than `build` asks for. A call may hold the room that its next
+/// sample needs; it goes on all the same, by reading that alone: each sample comes once, no more room is taken, and what was read alone is counted.
+#[test]
+fn several_samples_in_a_call_and_no_room() {
+    for (workers, tracks, rows, at_once) in [
+        (0, 1, 7, 3),
+        (0, 4, 7, 64),
+        (0, 4, 100, 64),
+        (1, 4, 100, 10),
+        (1, 8, 40, 1_000),
+        (3, 1, 100, 64),
+        (3, 4, 7, 3),
+        (3, 4, 40, 7),
+        (3, 4, 100, 64),
+        (3, 8, 100, 1_000),
+    ] {
+        let case = format!("{workers} workers, {tracks} tracks, {rows} rows, {at_once} at once");
+        let len = sizes(60).into_iter().sum();
+        let build = |max_bytes| {
+            let (store, data) = blocked(Store::of(sizes(60)));
+            let data = data.with_in_flight(4).with_blocks_ahead(20);
+            let data = Arc::new(data.with_max_bytes(max_bytes));
+            let both = Arc::clone(&data).zip(Several(len, at_once)).unwrap();
+            let builder = DataLoader::builder(both).batch_size(rows).seed(3);
+            let builder = builder.num_workers(workers).sampler(order(&store, tracks));
+            (store, data, builder.build())
+        };
+        let refused = build(1).2.unwrap_err().to_string();
+        let (_, least) = refused.split_once("set at least ").unwrap();
+        let least: usize = least.split_once(',').unwrap().0.parse().unwrap();
+        let (store, data, loader) = build(least);
+        let loader = loader.unwrap();
+        let same = DataLoader::builder(plain(&store)).batch_size(rows).seed(3);
+        let same = same.sampler(order(&store, tracks)).build().unwrap();
+        let two = |((indices, values), _): ((Tensor<i64>, Tensor<f32>), Tensor<i64>)| {
+            (indices.to_vec(), values.to_vec())
+        };
+        for number in 0..2 {
+            let batches = loader.epoch(number).map(|batch| two(batch.unwrap()));
+            assert_eq!(batches.collect::<Batches>(), epoch(&same, number), "{case}");
+        }
+        // One that is left in the middle, and epochs that follow each other.
+        loader
+            .epoch(2)
+            .take(2)
+            .for_each(|batch| drop(batch.unwrap()));
+        for (number, batches) in (3..5).zip(loader.epochs(3..5)) {
+            let batches = batches.map(|batch| two(batch.unwrap()));
+            assert_eq!(batches.collect::<Batches>(), epoch(&same, number), "{case}");
+        }
+        drop(loader);
+        let stats = data.stats();
+        assert_eq!((stats.open, stats.held_bytes), (0, 0), "{case}: {stats:?}");
+        // (One sample at a time is beyond the bound.)
+        assert!(stats.most_bytes <= least + BYTES, "{case}: {stats:?}");
+        let fetched: u64 = store.counts().iter().sum();
+        println!(
+            "{case}: {fetched} samples fetched for {} {stats:?}",
+            4 * len
+        );
+        store.assert_nothing_is_left();
+    }
+}

@@ -875,6 +875,98 @@ fn what_is_wrong_with_a_sample_is_an_error_in_its_place() {
     );
 }
 
+/// A sparse member is the error of its sample, in its place, if it is asked for; all others come, as Python's webdataset reads them.
+#[test]
+fn a_sparse_member_is_an_error_in_its_samples_place() {
+    type Sample = (String, BTreeMap<String, Option<String>>);
+    let expected = std::fs::read(fixtures().join("sparse.json")).unwrap();
+    let expected: Vec<(String, Vec<Sample>)> = serde_json::from_slice(&expected).unwrap();
+    assert_eq!(expected.len(), 4, "a form each");
+    for (archive, samples) in &expected {
+        let bytes = std::fs::read(fixtures().join(archive)).unwrap();
+        for (name, bytes) in [
+            ("a.tar", bytes.clone()),
+            ("a.tar.gz", gzip(&bytes)),
+            ("a.tar.zst", zstd(&bytes)),
+        ] {
+            let of_fields = |fields: &[&str]| {
+                let mut builder = WebDataset::builder(Memory::of([(name, bytes.clone())]), name);
+                for field in fields {
+                    builder = builder.field(field);
+                }
+                let builder = builder.extent_bytes(700);
+                let stream = builder.stream(|sample: WebSample<'_>, _: &mut SampleRng| {
+                    let digit = sample.key().bytes().last().unwrap_or_default();
+                    let read = |(_, bytes)| bytes == [digit];
+                    assert!(sample.fields().all(read), "{sample:?}");
+                    Ok(u64::from(digit - b'0'))
+                });
+                epoch(&single(stream.unwrap().with_open_shards(1)), 0)
+            };
+            for fields in [&[][..], &["bin"], &["cls"], &["bin", "cls"]] {
+                let found = of_fields(fields);
+                assert_eq!(found.len(), samples.len(), "{archive} {name} {found:?}");
+                for (at, ((key, has), found)) in samples.iter().zip(found).enumerate() {
+                    let is_wanted = |field: &str| fields.is_empty() || fields.contains(&field);
+                    let sparse = has
+                        .iter()
+                        .find(|(field, bytes)| bytes.is_none() && is_wanted(field));
+                    let case = format!("{archive} {name} {fields:?}: {found:?}");
+                    match (sparse, &found) {
+                        (None, Ok(found)) => assert_eq!(*found, at as u64, "{case}"),
+                        (Some((field, _)), Err(said)) => {
+                            let says =
+                                format!("sample \"{key}\": its member \"{key}.{field}\" is sparse");
+                            assert!(said.contains(&says) && said.contains(name), "{case}");
+                        }
+                        _ => panic!("{case}"),
+                    }
+                }
+            }
+        }
+        // An index is of all members, so it refuses the shard; what has no key is no sample's.
+        let builder = WebDataset::builder(LocalFiles::open(fixtures()).unwrap(), archive);
+        let error = builder.build(number).unwrap_err().to_string();
+        let says = "sample \"0002\": its member \"0002.bin\" is sparse";
+        assert!(error.contains(archive) && error.contains(says), "{error}");
+    }
+}
+
+/// A run goes on behind any batch of a shard with sparse members, wherever these are.
+#[test]
+fn a_run_goes_on_behind_a_sparse_member() {
+    for archive in [
+        "sparse-gnu.tar",
+        "sparse-0.0.tar",
+        "sparse-0.1.tar",
+        "sparse-1.0.tar",
+    ] {
+        let build = || {
+            let store = LocalFiles::open(fixtures()).unwrap();
+            let stream = WebDataset::builder(store, archive).stream(|sample, _| {
+                Ok(u64::from(
+                    sample.key().bytes().last().unwrap_or_default() - b'0',
+                ))
+            });
+            single(stream.unwrap().with_open_shards(1))
+        };
+        // (An error is in the place of its sample's batch, and a run goes on behind it, too.)
+        let expected = [Some(0), Some(1), None, None, Some(4), None, Some(6)];
+        let found = |batch: Result<Vec<u64>, Error>| batch.ok().map(|samples| samples[0]);
+        for given in 0..=expected.len() {
+            let first = build();
+            let mut begun = first.epoch(0);
+            let before = begun.by_ref().take(given).map(found);
+            assert!(before.eq(expected[..given].iter().copied()), "{archive}");
+            let state: IterableState = begun.state().to_string().parse().unwrap();
+            let second = build();
+            let rest = second.resume(0..1, &state).unwrap().flatten().map(found);
+            let rest: Vec<Option<u64>> = rest.collect();
+            assert_eq!(rest, expected[given..], "{archive}, {given} batches");
+        }
+    }
+}
+
 /// What a sample draws, beside it.
 fn drawn(number: u64, rng: &mut SampleRng) -> Result<(u64, u64), BoxError> {
     Ok((number, rng.range(0..1u64 << 40)))

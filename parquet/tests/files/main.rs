@@ -8,6 +8,7 @@
 #[macro_use]
 extern crate watch;
 
+mod broken_objects;
 mod common;
 mod filters;
 mod hub;
@@ -15,4 +16,8 @@ mod interrupted;
 mod numbers;
 mod order;
 mod refused;
+#[cfg(feature = "object-store")]
+#[allow(dead_code)] // (the library's own tests need more of it)
+#[path = "../../../tests/remote/server.rs"]
+mod server;
 mod types;

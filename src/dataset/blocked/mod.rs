@@ -114,7 +114,8 @@ pub struct BlockedStats {
     /// How many requests were begun: for blocks, pieces of blocks, and samples.
     pub fetched: u64,
     /// How many samples were requested by themselves, because they were in no open block. If they are many, the order is not that of a
-    /// [`BlockSampler`](crate::sampler::BlockSampler), or another loader has the room.
+    /// [`BlockSampler`](crate::sampler::BlockSampler), or another loader has the room; or a data set around this one gets several samples in a
+    /// call ([`at_once`](Dataset::at_once)), whose blocks have the room until it returns: raise [`with_max_bytes`](Blocked::with_max_bytes).
     pub singles: u64,
     /// How often a worker needed a block that was not there yet. If that is often, fetching is what limits: raise
     /// [`with_in_flight`](Blocked::with_in_flight) and [`with_blocks_ahead`](Blocked::with_blocks_ahead), unless the source is at its limit.

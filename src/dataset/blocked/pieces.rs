@@ -175,17 +175,21 @@ impl<F> Pieces<F> {
 }
 
 impl<F: Clone> Pieces<F> {
-    /// The piece that has a sample for a pass.
-    fn piece_of(&self, index: u64, pass: u32) -> Option<u64> {
-        let needs = &self.passes.get(&pass)?.needs;
-        let (_, piece) = needs.range(..=index).next_back()?;
-        let samples = &self.pieces.get(piece)?.samples;
-        samples.contains(&index).then_some(*piece)
+    /// The piece that has a sample for a pass, and its number.
+    fn piece_of(&self, index: u64, pass: u32) -> Option<(u64, &Piece<F>)> {
+        self.piece_among(&self.passes.get(&pass)?.needs, index)
+    }
+
+    /// The same, of what a pass needs.
+    fn piece_among(&self, needs: &BTreeMap<u64, u64>, index: u64) -> Option<(u64, &Piece<F>)> {
+        let (_, number) = needs.range(..=index).next_back()?;
+        let piece = self.pieces.get(number)?;
+        piece.samples.contains(&index).then_some((*number, piece))
     }
 
     /// What was fetched of a sample's piece, if it is there, and there is nothing to note.
     pub(super) fn find_here(&self, index: u64, pass: u32) -> Option<F> {
-        let piece = self.pieces.get(&self.piece_of(index, pass)?)?;
+        let (_, piece) = self.piece_of(index, pass)?;
         match &piece.stage {
             Stage::Here(_, fetched) if !piece.is_single && (self.is_good)(fetched) => {
                 Some(fetched.clone())
@@ -211,7 +215,7 @@ impl<F: Clone> Pieces<F> {
             }
             pass => pass,
         };
-        let number = self.piece_of(index, pass).unwrap_or(0);
+        let number = self.piece_of(index, pass).map_or(0, |(number, _)| number);
         let is_good = self.is_good;
         let Some(piece) = self.pieces.get_mut(&number) else {
             // (One in the place of another does not keep a piece.)

@@ -63,7 +63,8 @@ const OPEN_SHARDS: usize = 4;
 /// The stream goes on behind each of these, and [`OnError::Skip`](crate::loader::OnError::Skip) leaves them out. They are
 /// [`ShardError`]s, which name shard and key; but what a store says that names the object itself stays its own error.
 ///
-/// - A sample that lacks a field, has one twice, or the key of another before it in its shard, is an error in its place.
+/// - A sample that lacks a field, has one twice, or one of a sparse member (`tar --sparse`), or has the key of another before it in its shard, is an
+///   error in its place.
 /// - A shard that cannot be read any further (cut off, damaged, a wrong checksum, gone from its store) is one error, in place of all that
 ///   would follow in it. Samples before that have come.
 /// - A store that does not answer for now (its error is [`Temporary`](crate::error::Temporary), or one of the system's that come and go)

@@ -232,6 +232,10 @@ impl Cutter<'_> {
                 bytes: member.bytes,
             });
         }
+        if member.is_sparse {
+            let name = member.name.clone();
+            sample.fault.get_or_insert(Cause::Sparse { name });
+        }
         sample.fault.is_none()
     }
 

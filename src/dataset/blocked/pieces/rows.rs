@@ -16,9 +16,11 @@ impl<F: Clone> Pieces<F> {
     /// The first of these samples, in runs, as far as their pieces are there.
     pub(in crate::dataset::blocked) fn find_rows(&self, indices: &[u64], pass: u32) -> Vec<Run<F>> {
         let (mut runs, mut rest) = (Vec::with_capacity(indices.len()), indices);
+        let Some(course) = self.passes.get(&pass) else {
+            return runs;
+        };
         while let Some(index) = rest.first() {
-            let number = self.piece_of(*index, pass);
-            let Some(piece) = number.and_then(|number| self.pieces.get(&number)) else {
+            let Some((_, piece)) = self.piece_among(&course.needs, *index) else {
                 break;
             };
             let Stage::Here(_, fetched) = &piece.stage else {
