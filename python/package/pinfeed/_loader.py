@@ -6,12 +6,12 @@ import importlib.util
 import os
 import warnings
 from contextlib import AbstractContextManager
-from typing import Any, Callable, Iterator, Sequence
+from typing import Any, Callable, Generic, Iterator, Sequence, TypeVar
 
 from . import _pinfeed
 from ._datasets import as_dataset
 from ._errors import OptionError, StateError
-from .samplers import Sampler
+from .samplers import Sampler, _indices
 
 __all__ = ["DataLoader", "Iterator", "World"]
 
@@ -26,6 +26,11 @@ _REFUSED = {
     "pin_memory_device": "`device=` says where batches go",
 }
 _NOTHING = {"persistent_workers": False, "pin_memory_device": ""}
+# What a loader is made of. Set later, it would change nothing.
+_FIXED = frozenset(
+    "dataset batch_size num_workers drop_last collate_fn pin_memory timeout sampler batch_sampler in_order seed".split()
+)
+_Batch = TypeVar("_Batch", covariant=True)
 
 
 class World:
@@ -124,10 +129,22 @@ def _sampler(sampler: Any, shuffle: bool) -> Any:
             f"sampler={sampler!r}: an order is a function of seed and epoch here, so that a run can be resumed. Take one of pinfeed.samplers "
             "(with torch's names and arguments), or a sequence of indices, such as list(sampler), which is the same in each epoch"
         )
-    return _pinfeed._Sampler.listed([int(index) for index in sampler])
+    return _pinfeed._Sampler.listed(_indices(sampler))
 
 
-class DataLoader:
+def _batches(batch_sampler: Any) -> list[list[int]] | None:
+    if batch_sampler is None:
+        return None
+    if not hasattr(batch_sampler, "__getitem__"):
+        raise OptionError(
+            f"batch_sampler={batch_sampler!r}: the batches are a function of seed and epoch here, so that a run can be resumed. Take batch_size "
+            "with shuffle or one of pinfeed.samplers, or a sequence of lists of indices, such as list(batch_sampler), which is the same in each "
+            "epoch"
+        )
+    return [_indices(batch) for batch in batch_sampler]
+
+
+class DataLoader(Generic[_Batch]):
     """Loads batches of a data set, with threads. PyTorch's arguments, and what they lack.
 
     >>> loader = DataLoader(range(10), batch_size=4, output="numpy")
@@ -250,6 +267,7 @@ class DataLoader:
         self.timeout = timeout
         self.sampler = sampler
         self.batch_sampler = batch_sampler
+        self.in_order = in_order
         self.seed = seed
         self._loader = _pinfeed._Loader(
             source._source,
@@ -257,7 +275,7 @@ class DataLoader:
                 "batch_size": batch_size,
                 "shuffle": bool(shuffle),
                 "sampler": _sampler(sampler, bool(shuffle)),
-                "batch_sampler": None if batch_sampler is None else [[int(index) for index in batch] for batch in batch_sampler],
+                "batch_sampler": _batches(batch_sampler),
                 "num_workers": workers,
                 "collate_fn": collate_fn,
                 "pin_memory": _pins(bool(pin_memory)),
@@ -284,11 +302,16 @@ class DataLoader:
         """The number of samples in a batch of this rank; with a ``batch_sampler``, in the largest batch of epoch 0."""
         return self._loader.batch_size
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_loader" in vars(self):
+            raise OptionError(f"{name} cannot be set after the loader is made: make another one")
+        super().__setattr__(name, value)
+
     def __len__(self) -> int:
         """The number of batches in an epoch, on this rank; it is the same on each."""
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[_Batch]:
         """Begins the next epoch."""
         return iter(self._loader)
 
@@ -338,7 +361,7 @@ class DataLoader:
         """Ends the loader, its iterators and its threads. It waits for what workers are at, for a second at most."""
         self._loader.close()
 
-    def __enter__(self) -> DataLoader:
+    def __enter__(self) -> DataLoader[_Batch]:
         return self
 
     def __exit__(self, *_: object) -> None:
