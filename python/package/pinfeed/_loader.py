@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import warnings
 from contextlib import AbstractContextManager
 from typing import Any, Callable, Generic, Iterator, Sequence, TypeVar
@@ -33,11 +34,24 @@ _FIXED = frozenset(
 _Batch = TypeVar("_Batch", covariant=True)
 
 
+def _world_of_ray() -> tuple[int, int] | None:
+    """(rank, number of ranks) in a worker of Ray Train's."""
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        context = train.get_context()
+        rank, size = context.get_world_rank(), context.get_world_size()
+    except (RuntimeError, AttributeError):  # not within the function that Ray Train was given
+        return None
+    return None if rank is None or size is None else (rank, size)
+
+
 class World:
     """Which process this is, of how many: ``DataLoader(world=...)`` gives each its share of the samples.
 
-    ``World.from_env()`` reads it from the launcher's variables: torchrun, Ray Train, Slurm, Open MPI, MPICH. A process that none of them
-    started is rank 0 of 1.
+    ``World.from_env()`` reads it from the launcher's variables: torchrun, Slurm, Open MPI, MPICH; a worker of Ray Train's asks Ray. A process
+    that none of them started is rank 0 of 1.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -48,7 +62,8 @@ class World:
 
     @classmethod
     def from_env(cls) -> World:
-        return cls(*_pinfeed.world_from_env())
+        # (Ray first: its workers inherit the variables of what started Ray, such as Slurm's.)
+        return cls(*(_world_of_ray() or _pinfeed.world_from_env()))
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size})"
