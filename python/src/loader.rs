@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use pinfeed::Device;
+use pinfeed::device::MemoryStats;
 use pinfeed::loader::{LoaderState, Stats, TryNext};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -35,6 +37,8 @@ pub(crate) struct Shared {
     output: Output,
     /// Where batches go.
     device: Option<Place>,
+    /// The device itself.
+    handle: Option<Device>,
     /// What copies a batch to page-locked memory of torch's.
     pins: Option<Py<PyAny>>,
     has_workers: bool,
@@ -72,6 +76,12 @@ enum Stage {
     /// A thread waits for its next batch.
     Busy,
     Over(Box<Last>),
+    Closed,
+}
+
+/// Why an epoch cannot be taken.
+enum Refused {
+    Busy,
     Closed,
 }
 
@@ -179,20 +189,35 @@ impl Slot {
 
     /// Takes the epoch. `None`: it is over.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Box<dyn AnyEpoch>>> {
-        let mut place = lock(&self.0);
-        match std::mem::replace(&mut *place, Stage::Busy) {
-            Stage::Here(epoch) => Ok(Some(epoch)),
-            Stage::Busy => Err(PyRuntimeError::new_err(
+        let refused = {
+            let mut place = lock(&self.0);
+            match std::mem::replace(&mut *place, Stage::Busy) {
+                Stage::Here(epoch) => return Ok(Some(epoch)),
+                Stage::Over(last) => {
+                    *place = Stage::Over(last);
+                    return Ok(None);
+                }
+                Stage::Busy => Refused::Busy,
+                Stage::Closed => {
+                    *place = Stage::Closed;
+                    Refused::Closed
+                }
+            }
+        };
+        // (An exception is made of Python's code, which runs under no lock: the thread that another one waits for may have to stop there.)
+        Err(match refused {
+            Refused::Closed => closed(py),
+            Refused::Busy => PyRuntimeError::new_err(
                 "another thread waits for this iterator's next batch: give each thread an iterator of its own, or take turns",
-            )),
-            Stage::Over(last) => {
-                *place = Stage::Over(last);
-                Ok(None)
-            }
-            Stage::Closed => {
-                *place = Stage::Closed;
-                Err(closed(py))
-            }
+            ),
+        })
+    }
+
+    /// What is known of an epoch that is over.
+    fn last(&self) -> Option<Last> {
+        match &*lock(&self.0) {
+            Stage::Over(last) => Some(Last::clone(last)),
+            _ => None,
         }
     }
 
@@ -278,6 +303,7 @@ impl PyLoader {
             }),
             output: options.output,
             device,
+            handle: options.device,
             pins,
             has_workers: options.num_workers != Some(0),
             prepares,
@@ -323,10 +349,11 @@ impl PyLoader {
             return Err(say(py, "Error", "the loader has no more epochs"));
         };
         let slot = Arc::new(Slot::new(epoch));
+        let mut epochs = epochs;
         let mut state = lock(&self.0.state);
         if state.loader.is_some() {
             if state.epochs.is_none() && state.next == number + 1 {
-                state.epochs = epochs;
+                state.epochs = epochs.take();
             }
             state
                 .iterators
@@ -334,6 +361,7 @@ impl PyLoader {
             state.iterators.push(Arc::downgrade(&slot));
         }
         drop(state);
+        py.detach(|| drop(epochs)); // (another thread began or chose one meanwhile)
         Ok(PyEpoch {
             slot,
             shared: Arc::clone(&self.0),
@@ -382,6 +410,27 @@ impl PyLoader {
     fn total_stats(&self, py: Python<'_>) -> PyResult<PyStats> {
         let loader = self.0.loader(py)?;
         Ok(PyStats(py.detach(|| loader.total_stats())))
+    }
+
+    /// What the device's ring and pool hold, in bytes, by name.
+    fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.0.check_process(py)?;
+        let handle = self.0.handle.as_ref();
+        let memory = py.detach(|| handle.map(Device::memory));
+        let held = |bytes: fn(&MemoryStats) -> usize| memory.as_ref().map_or(0, bytes);
+        let named = PyDict::new(py);
+        named.set_item("pinned_bytes", held(|memory| memory.pinned_bytes))?;
+        named.set_item(
+            "pinned_idle_bytes",
+            held(|memory| memory.pinned_idle_bytes),
+        )?;
+        named.set_item("device_bytes", held(|memory| memory.device_bytes))?;
+        named.set_item(
+            "device_held_bytes",
+            held(|memory| memory.device_held_bytes),
+        )?;
+        named.set_item("adrift_bytes", held(|memory| memory.adrift_bytes))?;
+        Ok(named)
     }
 
     /// Lets memory be used again that batches were in. Returns the number of bytes.
@@ -436,12 +485,7 @@ impl PyEpoch {
     ) -> PyResult<T> {
         self.shared.check_process(py)?;
         let Some(epoch) = self.slot.take(py)? else {
-            let place = lock(&self.slot.0);
-            let last = match &*place {
-                Stage::Over(last) => Last::clone(last),
-                _ => return Err(closed(py)),
-            };
-            return over(last).ok_or_else(|| closed(py));
+            return self.slot.last().and_then(over).ok_or_else(|| closed(py));
         };
         let (asked, epoch) = py.detach(move || (of(&*epoch), epoch));
         self.put(py, Stage::Here(epoch));

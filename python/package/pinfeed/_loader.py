@@ -360,6 +360,12 @@ class DataLoader(Generic[_Batch]):
         """The same of all epochs so far."""
         return self._loader.total_stats()
 
+    def memory(self) -> dict[str, int]:
+        """Bytes that the loader's device holds for batches, of all its loaders: page-locked memory of the host (``pinned_bytes``, of which
+        ``pinned_idle_bytes`` are free to use), and memory of the GPU (``device_bytes``; ``device_held_bytes`` are in use, ``adrift_bytes`` wait
+        for their last readers). Without ``device``, all are 0."""
+        return self._loader.memory()
+
     def sweep(self) -> int:
         """Makes memory on the GPU free that batches were in, of which nothing is left: behind all work that the device has now. Returns the
         number of bytes. Nothing waits. It is what ``sweep=True`` does with each batch.
