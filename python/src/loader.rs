@@ -60,7 +60,7 @@ enum Place {
 
 struct State {
     /// `None`: closed.
-    loader: Option<Arc<dyn AnyLoader>>,
+    loader: Option<Arc<Box<dyn AnyLoader>>>,
     /// The epochs to come.
     epochs: Option<Box<dyn AnyEpochs>>,
     /// The number of the next one.
@@ -90,6 +90,29 @@ enum Refused {
 struct Last {
     state: Option<LoaderState>,
     stats: Option<Stats>,
+}
+
+/// A loader that is asked for something. It may be closed meanwhile, and this be its last holder.
+struct Held(Option<Arc<Box<dyn AnyLoader>>>);
+
+impl std::ops::Deref for Held {
+    type Target = dyn AnyLoader;
+
+    fn deref(&self) -> &(dyn AnyLoader + 'static) {
+        match &self.0 {
+            Some(loader) => &***loader,
+            None => unreachable!("it is taken by `drop` only"),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // (The end of a loader waits for workers, and they for the interpreter, which the caller has.)
+        if let Some(last) = self.0.take().and_then(Arc::into_inner) {
+            dispose(last);
+        }
+    }
 }
 
 /// Drops what may wait for workers: on a thread of its own, which says when it is done. (Workers may wait for the interpreter meanwhile.)
@@ -129,10 +152,13 @@ impl Shared {
         ))
     }
 
-    fn loader(&self, py: Python<'_>) -> PyResult<Arc<dyn AnyLoader>> {
+    fn loader(&self, py: Python<'_>) -> PyResult<Held> {
         self.check_process(py)?;
         let loader = lock(&self.state).loader.clone();
-        loader.ok_or_else(|| closed(py))
+        match loader {
+            Some(loader) => Ok(Held(Some(loader))),
+            None => Err(closed(py)),
+        }
     }
 
     /// Ends it, and its iterators.
@@ -296,7 +322,7 @@ impl PyLoader {
         });
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                loader: Some(loader.or_raise(py)?.into()),
+                loader: Some(Arc::new(loader.or_raise(py)?)),
                 epochs: None,
                 next: 0,
                 iterators: Vec::new(),
@@ -351,7 +377,8 @@ impl PyLoader {
         let slot = Arc::new(Slot::new(epoch));
         let mut epochs = epochs;
         let mut state = lock(&self.0.state);
-        if state.loader.is_some() {
+        let is_open = state.loader.is_some();
+        if is_open {
             if state.epochs.is_none() && state.next == number + 1 {
                 state.epochs = epochs.take();
             }
@@ -361,6 +388,10 @@ impl PyLoader {
             state.iterators.push(Arc::downgrade(&slot));
         }
         drop(state);
+        if !is_open {
+            dispose((slot.close(), epochs));
+            return Err(closed(py));
+        }
         py.detach(|| drop(epochs)); // (another thread began or chose one meanwhile)
         Ok(PyEpoch {
             slot,
@@ -393,11 +424,20 @@ impl PyLoader {
         let loader = self.0.loader(py)?;
         let state: LoaderState = state.parse::<LoaderState>().or_raise(py)?;
         let epochs = py.detach(|| loader.resume(&state)).or_raise(py)?;
-        let before = {
+        let mut before = Some(epochs);
+        let is_open = {
             let mut shared = lock(&self.0.state);
-            shared.next = state.epoch();
-            shared.epochs.replace(epochs)
+            let is_open = shared.loader.is_some();
+            if is_open {
+                shared.next = state.epoch();
+                std::mem::swap(&mut shared.epochs, &mut before);
+            }
+            is_open
         };
+        if !is_open {
+            dispose(before);
+            return Err(closed(py));
+        }
         py.detach(|| drop(before));
         Ok(())
     }
