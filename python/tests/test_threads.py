@@ -60,8 +60,8 @@ def test_the_module_needs_no_gil():
     assert not sys._is_gil_enabled()
 
 
-def made(**options):
-    return DataLoader(Own(), batch_size=4, output="numpy", **{"num_workers": 2, "shuffle": True, **options})
+def made(count=64, **options):
+    return DataLoader(Own(count), batch_size=4, output="numpy", **{"num_workers": 2, "shuffle": True, **options})
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -104,7 +104,7 @@ def test_threads_that_share_an_iterator_get_each_batch_once_or_are_told():
 
 def test_a_loader_is_closed_while_threads_use_it():
     for turn in range(30):
-        loader = made(num_workers=turn % 3)
+        loader = made(10_000_000, num_workers=turn % 3)  # no epoch of it ends
         iterator = iter(loader)
 
         def use(of):
