@@ -50,5 +50,5 @@ def test_epochs_that_are_opened_and_dropped_leave_nothing():
     import subprocess
 
     program = pathlib.Path(__file__).parents[1] / "benches" / "leaks.py"
-    done = subprocess.run([sys.executable, str(program), "--epochs", "400", "--check"], capture_output=True, text=True, check=False, timeout=550)
+    done = subprocess.run([sys.executable, str(program), "--epochs", "300", "--check"], capture_output=True, text=True, check=False, timeout=550)
     assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout + done.stderr

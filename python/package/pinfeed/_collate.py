@@ -18,9 +18,9 @@ def like(sample: Any, batch: Any) -> Any:
             return clone
         if not isinstance(sample, MutableSequence):
             return type(sample)(batch)
-        clone = copy.copy(sample)
+        parts = copy.copy(sample)
         for place, part in enumerate(batch):
-            clone[place] = part
-        return clone
+            parts[place] = part
+        return parts
     except TypeError:
         return batch

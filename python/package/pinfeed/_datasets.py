@@ -317,10 +317,11 @@ class Subset(Dataset):
 
     def __getitem__(self, index: Any) -> Any:
         """The sample at ``index``; or those of a slice or a list of indices, if the data set has several at once (``TensorDataset``)."""
+        whole: Any = self.dataset
         if isinstance(index, slice):
-            return self.dataset[self.indices[index]]
+            return whole[self.indices[index]]
         if isinstance(index, list):
-            return self.dataset[[self.indices[place] for place in index]]
+            return whole[[self.indices[place] for place in index]]
         return super().__getitem__(index)
 
 

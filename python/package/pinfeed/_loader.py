@@ -7,7 +7,8 @@ import os
 import sys
 import warnings
 from contextlib import AbstractContextManager
-from typing import Any, Callable, Generic, Iterator, Sequence, TypeVar
+from types import GenericAlias
+from typing import Any, Callable, Iterator, Sequence
 
 from . import _pinfeed
 from ._datasets import as_dataset
@@ -31,7 +32,6 @@ _NOTHING = {"persistent_workers": False, "pin_memory_device": ""}
 _FIXED = frozenset(
     "dataset batch_size num_workers drop_last collate_fn pin_memory timeout sampler batch_sampler in_order seed".split()
 )
-_Batch = TypeVar("_Batch", covariant=True)
 
 
 def _world_of_ray() -> tuple[int, int] | None:
@@ -159,7 +159,7 @@ def _batches(batch_sampler: Any) -> list[list[int]] | None:
     return [_indices(batch) for batch in batch_sampler]
 
 
-class DataLoader(Generic[_Batch]):
+class DataLoader:
     """Loads batches of a data set, with threads. PyTorch's arguments, and what they lack.
 
     >>> loader = DataLoader(range(10), batch_size=4, output="numpy")
@@ -317,6 +317,9 @@ class DataLoader(Generic[_Batch]):
         """The number of samples in a batch of this rank; with a ``batch_sampler``, in the largest batch of epoch 0."""
         return self._loader.batch_size
 
+    # (`DataLoader[Batch]`, as annotations of torch's have it. A type checker sees no parameter, which it would want in each of them.)
+    __class_getitem__: Any = classmethod(GenericAlias)
+
     def __setattr__(self, name: str, value: Any) -> None:
         if name in _FIXED and "_loader" in vars(self):
             raise OptionError(f"{name} cannot be set after the loader is made: make another one")
@@ -326,7 +329,7 @@ class DataLoader(Generic[_Batch]):
         """The number of batches in an epoch, on this rank; it is the same on each."""
         return len(self._loader)
 
-    def __iter__(self) -> Iterator[_Batch]:
+    def __iter__(self) -> Iterator[Any]:
         """Begins the next epoch."""
         return iter(self._loader)
 
@@ -382,7 +385,7 @@ class DataLoader(Generic[_Batch]):
         """Ends the loader, its iterators and its threads. It waits for what workers are at, for a second at most."""
         self._loader.close()
 
-    def __enter__(self) -> DataLoader[_Batch]:
+    def __enter__(self) -> DataLoader:
         return self
 
     def __exit__(self, *_: object) -> None:
