@@ -199,6 +199,27 @@ def test_a_subclass_that_gives_other_samples_is_asked_for_them(pictures, num_wor
             assert torch.equal(picture, expected) and torch.equal(label, its_label) and len(index) == len(label)
 
 
+def test_pictures_within_samples_of_yours_are_cropped_anew_in_each_epoch(pictures):
+    folder = pinfeed.ImageFolder(pictures, pinfeed.transforms.train(32))
+
+    class Twice(pinfeed.ImageFolder):
+        def __getitem__(self, index):
+            return super().__getitem__(index)[0], folder[index][0]
+
+    def epochs(num_workers):
+        loader = DataLoader(Twice(pictures, pinfeed.transforms.train(32)), batch_size=24, num_workers=num_workers, seed=3)
+        return [next(iter(loader)) for _ in range(2)]
+
+    first, second = epochs(0)
+    for batch, again in zip((first, second), epochs(2), strict=True):
+        assert torch.equal(batch[0], again[0]) and torch.equal(batch[1], again[1])
+    assert not any(torch.equal(one, other) for one, other in zip(first[0], second[0], strict=True))
+    joined = torch.utils.data.ConcatDataset([folder, folder])  # of torch's
+    loader = DataLoader(joined, batch_size=48, num_workers=2)
+    one, other = (next(iter(loader))[0] for _ in range(2))
+    assert not torch.equal(one, other)
+
+
 def test_a_subset_of_torchs_over_a_data_set_of_ours_needs_no_python(table):
     part = torch.utils.data.Subset(torch.utils.data.Subset(table, range(10, 40)), [3, 1, 2])
     loader = DataLoader(part, batch_size=3)

@@ -46,9 +46,11 @@ class Dataset:
         return len(self._source)
 
     def __getitem__(self, index: int) -> Any:
-        """The sample at ``index``, as functions of yours see it: arrays of torch's where that is installed, or of NumPy's. (Random
-        transforms draw what they would in epoch 0 of a loader with ``seed=0`` and no shuffling.)"""
-        return self._source.get(index)
+        """The sample at ``index``, as functions of yours see it: arrays of torch's where that is installed, or of NumPy's. Random
+        transforms draw what they would in epoch 0 of a loader with ``seed=0`` and no shuffling; but within a sample of a data set of yours,
+        they follow from that sample's seed (``pinfeed.sample_seed()``), and so differ in each epoch."""
+        seed = _pinfeed.sample_seed()
+        return self._source.get(index) if seed is None else self._source.get(index, seed=seed)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
