@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# The package for Python: clippy; the wheel, as `pip` gets it, and its size; and tests in Python against the installed wheel, with NumPy alone
-# and with torch.
+# The package for Python: clippy; the wheel, as `pip` gets it, and its size; and tests in Python against the installed wheel, with NumPy alone,
+# with Ray, with torch, and on a free-threaded Python.
 #
 # It makes an environment of its own in the target folder, of what PyPI has. torch is several gigabytes there: PINFEED_TORCH=1 installs it, and
 # PINFEED_PYTHON names an interpreter that has it, NumPy, Pillow, torchvision and pytest. Without either, the tests that compare with torch are
-# left out.
+# left out. A free-threaded Python gets a wheel of its own, and the tests with NumPy: PINFEED_FREE_THREADED names one that is not on the PATH
+# as python3.14t or python3.13t.
 . "$(dirname "$0")/lib.sh"
 
 if ! python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -31,10 +32,15 @@ if ! jpeg_tools; then
 fi
 run python3 -m py_compile python/benches/*.py python/tests/*.py python/tests/programs/*.py
 run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$plain" --out "$wheels" "${features[@]}"
+# A wheel of less than 10 MB.
+small() {
+    local bytes
+    bytes=$(stat --format %s "$1")
+    note "$(basename "$1"): $((bytes / 1024)) KiB"
+    ((bytes < 10 * 1024 * 1024))
+}
 wheel=$(echo "$wheels"/pinfeed-*-cp311-abi3-*.whl)
-bytes=$(stat --format %s "$wheel")
-note "$(basename "$wheel"): $((bytes / 1024)) KiB"
-((bytes < 10 * 1024 * 1024)) # a wheel of less than 10 MB
+small "$wheel"
 
 # Nothing but what the limited interface has, and the module's own entry, is visible.
 step "what the module exports"
@@ -54,10 +60,38 @@ fi
 
 run "$plain" -m pip install --quiet --force-reinstall --no-deps "$wheel"
 step "the tests, with NumPy alone"
-(cd python/tests && "$plain" -m pytest --quiet -p no:cacheprovider)
+(cd python/tests && "$plain" -m pytest --quiet -p no:cacheprovider --ignore=test_ray.py)
 step "the types that the stubs say are there"
 (cd "$here" && "$plain" -m mypy.stubtest pinfeed._pinfeed --allowlist "$OLDPWD/python/tests/stubtest.txt")
 (cd "$here" && "$plain" -m mypy --strict --ignore-missing-imports --no-error-summary -p pinfeed)
+
+# (Ray is 300 MB: half a minute to install, and as long to run.)
+if run "$plain" -m pip install --quiet "ray[train]"; then
+    step "two workers of Ray Train's"
+    (cd python/tests && "$plain" -m pytest --quiet -p no:cacheprovider test_ray.py)
+else
+    skip "Ray Train, for PyPI has no Ray for this Python"
+fi
+
+free_threaded=
+for name in ${PINFEED_FREE_THREADED:-python3.14t python3.13t}; do
+    if "$name" -c 'import sys, sysconfig, venv; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))' 2>/dev/null; then
+        free_threaded=$name
+        break
+    fi
+done
+if [[ -z $free_threaded ]]; then
+    skip "the wheel for a free-threaded Python: there is neither python3.14t nor python3.13t, and PINFEED_FREE_THREADED names none"
+else
+    run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$free_threaded" --out "$wheels" "${features[@]}"
+    own=$(echo "$wheels"/pinfeed-*-cp31[0-9]t-*.whl)
+    small "$own"
+    [[ -x $here/free/bin/python ]] || run "$free_threaded" -m venv "$here/free"
+    run "$here/free/bin/python" -m pip install --quiet numpy pillow pytest safetensors
+    run "$here/free/bin/python" -m pip install --quiet --force-reinstall --no-deps "$own"
+    step "the tests, on a free-threaded Python"
+    (cd python/tests && "$here/free/bin/python" -m pytest --quiet -p no:cacheprovider)
+fi
 
 with_torch=${PINFEED_PYTHON:-}
 if [[ -z $with_torch && ${PINFEED_TORCH:-} == 1 ]]; then

@@ -190,6 +190,17 @@ fn tensor_of_torch(object: &Bound<'_, PyAny>) -> PyResult<(HostTensor, Kind)> {
              Return it from __getitem__ as a CPU tensor"
         )));
     }
+    let layout = object.getattr(pyo3::intern!(py, "layout"))?.to_string();
+    let is_nested: bool = object.getattr(pyo3::intern!(py, "is_nested"))?.extract()?;
+    if is_nested || layout != "torch.strided" {
+        return Err(PyTypeError::new_err(format!(
+            "a {} has no place in a batch: give the loader a collate_fn, which returns it as it is",
+            match is_nested {
+                true => "nested tensor".to_owned(),
+                false => format!("tensor of layout {layout}"),
+            }
+        )));
+    }
     let detached = object.call_method0(pyo3::intern!(py, "detach"))?;
     let detached = detached.call_method0(pyo3::intern!(py, "contiguous"))?;
     let torch = py.import("torch")?;
@@ -322,13 +333,15 @@ pub(crate) fn value_of(object: &Bound<'_, PyAny>) -> PyResult<Value> {
             let (key, value): (Bound<'_, PyAny>, Bound<'_, PyAny>) = item.extract()?;
             entries.push((key_of(&key)?, value_of(&value)?));
         }
-        return Ok(Value::Dict(entries));
+        let dict = Box::new(Value::Dict(entries));
+        return Ok(Value::Like(object.clone().unbind(), dict));
     }
     if !object.is_instance_of::<PyByteArray>()
         && let Ok(sequence) = object.cast::<PySequence>()
     {
         let items: PyResult<Vec<_>> = sequence.try_iter()?.collect();
-        return Ok(Value::List(values(items?)?));
+        let list = Box::new(Value::List(values(items?)?));
+        return Ok(Value::Like(object.clone().unbind(), list));
     }
     Err(PyTypeError::new_err(format!(
         "a sample, or a part of one, is of type {}: batches are made of arrays, tensors, numbers, strings, and tuples, lists and dicts of \

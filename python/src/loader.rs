@@ -5,6 +5,8 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
+use pinfeed::Device;
+use pinfeed::device::MemoryStats;
 use pinfeed::loader::{LoaderState, Stats, TryNext};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -35,6 +37,8 @@ pub(crate) struct Shared {
     output: Output,
     /// Where batches go.
     device: Option<Place>,
+    /// The device itself.
+    handle: Option<Device>,
     /// What copies a batch to page-locked memory of torch's.
     pins: Option<Py<PyAny>>,
     has_workers: bool,
@@ -56,7 +60,7 @@ enum Place {
 
 struct State {
     /// `None`: closed.
-    loader: Option<Arc<dyn AnyLoader>>,
+    loader: Option<Arc<Box<dyn AnyLoader>>>,
     /// The epochs to come.
     epochs: Option<Box<dyn AnyEpochs>>,
     /// The number of the next one.
@@ -75,11 +79,40 @@ enum Stage {
     Closed,
 }
 
+/// Why an epoch cannot be taken.
+enum Refused {
+    Busy,
+    Closed,
+}
+
 /// What is known of an epoch that is over.
 #[derive(Clone)]
 struct Last {
     state: Option<LoaderState>,
     stats: Option<Stats>,
+}
+
+/// A loader that is asked for something. It may be closed meanwhile, and this be its last holder.
+struct Held(Option<Arc<Box<dyn AnyLoader>>>);
+
+impl std::ops::Deref for Held {
+    type Target = dyn AnyLoader;
+
+    fn deref(&self) -> &(dyn AnyLoader + 'static) {
+        match &self.0 {
+            Some(loader) => &***loader,
+            None => unreachable!("it is taken by `drop` only"),
+        }
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // (The end of a loader waits for workers, and they for the interpreter, which the caller has.)
+        if let Some(last) = self.0.take().and_then(Arc::into_inner) {
+            dispose(last);
+        }
+    }
 }
 
 /// Drops what may wait for workers: on a thread of its own, which says when it is done. (Workers may wait for the interpreter meanwhile.)
@@ -119,10 +152,13 @@ impl Shared {
         ))
     }
 
-    fn loader(&self, py: Python<'_>) -> PyResult<Arc<dyn AnyLoader>> {
+    fn loader(&self, py: Python<'_>) -> PyResult<Held> {
         self.check_process(py)?;
         let loader = lock(&self.state).loader.clone();
-        loader.ok_or_else(|| closed(py))
+        match loader {
+            Some(loader) => Ok(Held(Some(loader))),
+            None => Err(closed(py)),
+        }
     }
 
     /// Ends it, and its iterators.
@@ -179,20 +215,35 @@ impl Slot {
 
     /// Takes the epoch. `None`: it is over.
     fn take(&self, py: Python<'_>) -> PyResult<Option<Box<dyn AnyEpoch>>> {
-        let mut place = lock(&self.0);
-        match std::mem::replace(&mut *place, Stage::Busy) {
-            Stage::Here(epoch) => Ok(Some(epoch)),
-            Stage::Busy => Err(PyRuntimeError::new_err(
+        let refused = {
+            let mut place = lock(&self.0);
+            match std::mem::replace(&mut *place, Stage::Busy) {
+                Stage::Here(epoch) => return Ok(Some(epoch)),
+                Stage::Over(last) => {
+                    *place = Stage::Over(last);
+                    return Ok(None);
+                }
+                Stage::Busy => Refused::Busy,
+                Stage::Closed => {
+                    *place = Stage::Closed;
+                    Refused::Closed
+                }
+            }
+        };
+        // (An exception is made of Python's code, which runs under no lock: the thread that another one waits for may have to stop there.)
+        Err(match refused {
+            Refused::Closed => closed(py),
+            Refused::Busy => PyRuntimeError::new_err(
                 "another thread waits for this iterator's next batch: give each thread an iterator of its own, or take turns",
-            )),
-            Stage::Over(last) => {
-                *place = Stage::Over(last);
-                Ok(None)
-            }
-            Stage::Closed => {
-                *place = Stage::Closed;
-                Err(closed(py))
-            }
+            ),
+        })
+    }
+
+    /// What is known of an epoch that is over.
+    fn last(&self) -> Option<Last> {
+        match &*lock(&self.0) {
+            Stage::Over(last) => Some(Last::clone(last)),
+            _ => None,
         }
     }
 
@@ -271,13 +322,14 @@ impl PyLoader {
         });
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
-                loader: Some(loader.or_raise(py)?.into()),
+                loader: Some(Arc::new(loader.or_raise(py)?)),
                 epochs: None,
                 next: 0,
                 iterators: Vec::new(),
             }),
             output: options.output,
             device,
+            handle: options.device,
             pins,
             has_workers: options.num_workers != Some(0),
             prepares,
@@ -323,10 +375,12 @@ impl PyLoader {
             return Err(say(py, "Error", "the loader has no more epochs"));
         };
         let slot = Arc::new(Slot::new(epoch));
+        let mut epochs = epochs;
         let mut state = lock(&self.0.state);
-        if state.loader.is_some() {
+        let is_open = state.loader.is_some();
+        if is_open {
             if state.epochs.is_none() && state.next == number + 1 {
-                state.epochs = epochs;
+                state.epochs = epochs.take();
             }
             state
                 .iterators
@@ -334,6 +388,11 @@ impl PyLoader {
             state.iterators.push(Arc::downgrade(&slot));
         }
         drop(state);
+        if !is_open {
+            dispose((slot.close(), epochs));
+            return Err(closed(py));
+        }
+        py.detach(|| drop(epochs)); // (another thread began or chose one meanwhile)
         Ok(PyEpoch {
             slot,
             shared: Arc::clone(&self.0),
@@ -365,11 +424,20 @@ impl PyLoader {
         let loader = self.0.loader(py)?;
         let state: LoaderState = state.parse::<LoaderState>().or_raise(py)?;
         let epochs = py.detach(|| loader.resume(&state)).or_raise(py)?;
-        let before = {
+        let mut before = Some(epochs);
+        let is_open = {
             let mut shared = lock(&self.0.state);
-            shared.next = state.epoch();
-            shared.epochs.replace(epochs)
+            let is_open = shared.loader.is_some();
+            if is_open {
+                shared.next = state.epoch();
+                std::mem::swap(&mut shared.epochs, &mut before);
+            }
+            is_open
         };
+        if !is_open {
+            dispose(before);
+            return Err(closed(py));
+        }
         py.detach(|| drop(before));
         Ok(())
     }
@@ -382,6 +450,27 @@ impl PyLoader {
     fn total_stats(&self, py: Python<'_>) -> PyResult<PyStats> {
         let loader = self.0.loader(py)?;
         Ok(PyStats(py.detach(|| loader.total_stats())))
+    }
+
+    /// What the device's ring and pool hold, in bytes, by name.
+    fn memory<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        self.0.check_process(py)?;
+        let handle = self.0.handle.as_ref();
+        let memory = py.detach(|| handle.map(Device::memory));
+        let held = |bytes: fn(&MemoryStats) -> usize| memory.as_ref().map_or(0, bytes);
+        let named = PyDict::new(py);
+        named.set_item("pinned_bytes", held(|memory| memory.pinned_bytes))?;
+        named.set_item(
+            "pinned_idle_bytes",
+            held(|memory| memory.pinned_idle_bytes),
+        )?;
+        named.set_item("device_bytes", held(|memory| memory.device_bytes))?;
+        named.set_item(
+            "device_held_bytes",
+            held(|memory| memory.device_held_bytes),
+        )?;
+        named.set_item("adrift_bytes", held(|memory| memory.adrift_bytes))?;
+        Ok(named)
     }
 
     /// Lets memory be used again that batches were in. Returns the number of bytes.
@@ -436,12 +525,7 @@ impl PyEpoch {
     ) -> PyResult<T> {
         self.shared.check_process(py)?;
         let Some(epoch) = self.slot.take(py)? else {
-            let place = lock(&self.slot.0);
-            let last = match &*place {
-                Stage::Over(last) => Last::clone(last),
-                _ => return Err(closed(py)),
-            };
-            return over(last).ok_or_else(|| closed(py));
+            return self.slot.last().and_then(over).ok_or_else(|| closed(py));
         };
         let (asked, epoch) = py.detach(move || (of(&*epoch), epoch));
         self.put(py, Stage::Here(epoch));

@@ -382,7 +382,18 @@ pub(crate) fn object_of<'py, L>(
             }
             dict.into_any()
         }
+        Tree::Like(sample, tree) => like(&sample.into_bound(py), object_of(py, *tree, leaf)?)?,
     })
+}
+
+/// A list or a dict, of the class that a sample has: `_collate.py` says how.
+pub(crate) fn like<'py>(
+    sample: &Bound<'py, PyAny>,
+    plain: Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    static LIKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let like = LIKE.import(sample.py(), "pinfeed._collate", "like")?;
+    like.call1((sample, plain))
 }
 
 /// A batch on the host as Python objects.

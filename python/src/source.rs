@@ -16,7 +16,7 @@ use crate::errors::{OrRaise, exception, run};
 use crate::incoming::value_of;
 use crate::kind::{HostTensor, each};
 use crate::options::Options;
-use crate::outgoing::{Output, array_of};
+use crate::outgoing::{Output, array_of, like};
 use crate::thread;
 use crate::tree::{HostLeaf, IntoTree, Tree};
 use crate::value::Value;
@@ -125,6 +125,7 @@ fn placed(value: Value, arena: &mut Arena) -> Result<Tree<HostLeaf>, BoxError> {
             let entries = entries.map(|(key, value)| Ok((key, placed(value, arena)?)));
             Tree::Dict(entries.collect::<Result<_, BoxError>>()?)
         }
+        Value::Like(sample, value) => Tree::Like(sample, Box::new(placed(*value, arena)?)),
         Value::Picture(..) => return Err("a collate_fn returned a picture".into()),
     })
 }
@@ -194,6 +195,7 @@ pub(crate) fn decoded(value: Value) -> Result<Value, BoxError> {
             let entries = entries.map(|(key, value)| Ok((key, decoded(value)?)));
             Value::Dict(entries.collect::<Result<_, BoxError>>()?)
         }
+        Value::Like(sample, value) => Value::Like(sample, Box::new(decoded(*value)?)),
         value => value,
     })
 }
@@ -242,6 +244,10 @@ pub(crate) fn sample_object<'py>(
             }
             dict.into_any()
         }
+        Value::Like(sample, value) => like(
+            &sample.into_bound(py),
+            sample_object(py, *value, output)?,
+        )?,
     })
 }
 

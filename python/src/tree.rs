@@ -41,6 +41,8 @@ pub(crate) enum Tree<L> {
     /// A named tuple, of this class.
     Named(Py<PyAny>, Vec<Tree<L>>),
     Dict(Vec<(Key, Tree<L>)>),
+    /// A list or a dict, of the class of this sample, the batch's first.
+    Like(Py<PyAny>, Box<Tree<L>>),
 }
 
 /// A tensor on the host.
@@ -90,6 +92,7 @@ impl<L> Tree<L> {
                 let entries = entries.into_iter();
                 Tree::Dict(entries.map(|(key, tree)| (key, tree.map(f))).collect())
             }
+            Tree::Like(sample, tree) => Tree::Like(sample, Box::new(tree.map(f))),
         }
     }
 }
@@ -129,6 +132,7 @@ fn collect<'a, L>(tree: &'a Tree<L>, leaves: &mut Vec<&'a L>) {
             trees.iter().for_each(|tree| collect(tree, leaves));
         }
         Tree::Dict(entries) => entries.iter().for_each(|(_, tree)| collect(tree, leaves)),
+        Tree::Like(_, tree) => collect(tree, leaves),
         Tree::Objects(_) | Tree::Texts(_) | Tree::Bytes(_) | Tree::Whole(_) => {}
     }
 }

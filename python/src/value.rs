@@ -32,6 +32,8 @@ pub(crate) enum Value {
     Tuple(Vec<Value>),
     Named(Py<PyAny>, Vec<Value>),
     Dict(Vec<(Key, Value)>),
+    /// A list or a dict, of another class: that of this object, which is the sample.
+    Like(Py<PyAny>, Box<Value>),
 }
 
 /// What becomes of a picture's pixels.
@@ -73,6 +75,8 @@ pub(crate) enum Plan {
     /// It is made of the class that the first sample has.
     Named(Vec<Plan>),
     Dict(Vec<(Key, Plan)>),
+    /// As the first sample is.
+    Like(Box<Plan>),
 }
 
 /// What remains of a sample whose row is filled.
@@ -84,6 +88,8 @@ pub(crate) enum Rest {
     Many(Vec<Rest>),
     /// With its class.
     Named(Py<PyAny>, Vec<Rest>),
+    /// With the sample.
+    Like(Py<PyAny>, Box<Rest>),
 }
 
 impl Value {
@@ -102,6 +108,7 @@ impl Value {
             Value::Tuple(_) => "a tuple",
             Value::Named(..) => "a named tuple",
             Value::Dict(_) => "a dict",
+            Value::Like(_, value) => value.name(),
         }
     }
 
@@ -160,6 +167,7 @@ impl Value {
                 let plans = entries.map(|(key, value)| Ok((key.clone(), value.layout(layout)?)));
                 Plan::Dict(plans.collect::<Result<_, CollateError>>()?)
             }
+            Value::Like(_, value) => Plan::Like(Box::new(value.layout(layout)?)),
         })
     }
 
@@ -218,6 +226,12 @@ impl Value {
                 Ok(Rest::Named(class, write_all(values, plans, row)?))
             }
             (Value::Dict(entries), Plan::Dict(plans)) => write_dict(entries, plans, row),
+            (Value::Like(sample, value), Plan::Like(plan)) => {
+                Ok(Rest::Like(sample, Box::new(value.write(plan, row)?)))
+            }
+            // (The first sample's class is the batch's.)
+            (Value::Like(_, value), plan) => value.write(plan, row),
+            (value, Plan::Like(plan)) => value.write(plan, row),
             (value, plan) => Err(other(value.name(), plan.name())),
         }
     }
@@ -244,6 +258,7 @@ impl Plan {
             Plan::Tuple(_) => "a tuple",
             Plan::Named(_) => "a named tuple",
             Plan::Dict(_) => "a dict",
+            Plan::Like(plan) => plan.name(),
         }
     }
 
@@ -286,6 +301,22 @@ impl Plan {
                 let (keys, plans): (Vec<_>, Vec<_>) = entries.into_iter().unzip();
                 let trees = take_all(plans, rests, filled).1;
                 Tree::Dict(keys.into_iter().zip(trees).collect())
+            }
+            Plan::Like(plan) => {
+                let mut first = None;
+                let rests = rests.into_iter().map(|rest| match rest {
+                    Rest::Like(sample, rest) => {
+                        first.get_or_insert(sample);
+                        *rest
+                    }
+                    rest => rest,
+                });
+                let rests = rests.collect();
+                let tree = plan.take(rests, filled);
+                match first {
+                    Some(sample) => Tree::Like(sample, Box::new(tree)),
+                    None => tree,
+                }
             }
         }
     }

@@ -137,6 +137,35 @@ def pin_memory_is_torchs():
     for (x,) in DataLoader(data, batch_size=10, num_workers=2):
         assert not x.is_pinned()  # no page-locked memory leaves as if it were pageable
 
+    class Mixed:
+        def __len__(self):
+            return 40
+
+        def __getitem__(self, index):
+            return {"numbers": torch.empty(4, 2).fill_(index), "more": {"number": index}, "text": f"{index}"}
+
+    for batch in DataLoader(Mixed(), batch_size=4, shuffle=True, num_workers=2, pin_memory=True):
+        assert batch["numbers"].is_pinned() and batch["more"]["number"].is_pinned() and batch["text"][0].isdecimal()
+
+    class Own:
+        """A batch that knows how it is page-locked."""
+
+        def __init__(self, samples):
+            self.numbers = torch.stack([sample[0] for sample in samples])
+
+        def pin_memory(self):
+            self.numbers = self.numbers.pin_memory()
+            return self
+
+    def packed(samples):
+        return torch.nn.utils.rnn.pack_sequence([sample[0] for sample in samples])
+
+    for num_workers in (0, 1):
+        for batch in DataLoader(data, batch_size=10, num_workers=num_workers, pin_memory=True, collate_fn=Own):
+            assert type(batch) is Own and batch.numbers.is_pinned()
+        for batch in DataLoader(data, batch_size=10, num_workers=num_workers, pin_memory=True, collate_fn=packed):
+            assert batch.is_pinned()
+
 
 def leaks():
     data = pinfeed.TensorDataset(np.zeros((64, 1000), np.float32))

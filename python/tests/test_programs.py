@@ -43,3 +43,12 @@ def test_the_doctor_speaks(run_program, pictures):
     assert "24 pictures of 3 classes" in done.stdout
     wrong = subprocess.run([sys.executable, "-m", "pinfeed.doctor", "/nonexistent"], capture_output=True, text=True, check=False)
     assert wrong.returncode == 1 and "/nonexistent" in wrong.stderr
+
+
+def test_epochs_that_are_opened_and_dropped_leave_nothing():
+    import pathlib
+    import subprocess
+
+    program = pathlib.Path(__file__).parents[1] / "benches" / "leaks.py"
+    done = subprocess.run([sys.executable, str(program), "--epochs", "300", "--check"], capture_output=True, text=True, check=False, timeout=550)
+    assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout + done.stderr

@@ -46,12 +46,17 @@ class Dataset:
         return len(self._source)
 
     def __getitem__(self, index: int) -> Any:
-        """The sample at ``index``, as functions of yours see it: arrays of torch's where that is installed, or of NumPy's. (Random
-        transforms draw what they would in epoch 0 of a loader with ``seed=0`` and no shuffling.)"""
-        return self._source.get(index)
+        """The sample at ``index``, as functions of yours see it: arrays of torch's where that is installed, or of NumPy's. Random
+        transforms draw what they would in epoch 0 of a loader with ``seed=0`` and no shuffling; but within a sample of a data set of yours,
+        they follow from that sample's seed (``pinfeed.sample_seed()``), and so differ in each epoch."""
+        seed = _pinfeed.sample_seed()
+        return self._source.get(index) if seed is None else self._source.get(index, seed=seed)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[index] for index in range(len(self)))
+
+    def __add__(self, other: Any) -> ConcatDataset:
+        return ConcatDataset([self, other])
 
     def __reduce__(self) -> Any:
         arguments, options = self._arguments
@@ -67,10 +72,29 @@ def _made(cls: type, arguments: tuple[Any, ...], options: dict[str, Any]) -> Any
     return cls(*arguments, **options)
 
 
+def _is_native(dataset: Any) -> bool:
+    """Whether it is one of pinfeed's, and no subclass of the program's that gives other samples."""
+    if not isinstance(dataset, Dataset) or not hasattr(dataset, "_source"):
+        return False
+    methods = (type(dataset).__getitem__, type(dataset).__len__)
+    return all(method.__module__.startswith("pinfeed.") for method in methods)
+
+
+def _unwrapped(dataset: Any) -> Any:
+    """A subset of torch's (``random_split`` makes them) of a data set of pinfeed's, as one of pinfeed's: it is loaded without Python."""
+    if f"{type(dataset).__module__}.{type(dataset).__name__}" == "torch.utils.data.dataset.Subset":
+        whole = _unwrapped(dataset.dataset)
+        if _is_native(whole):
+            return Subset(whole, dataset.indices)
+    return dataset
+
+
 def as_dataset(dataset: Any, at_once: int = 1) -> Dataset:
     """The data set itself if it is one of pinfeed's; otherwise any object with ``__len__`` and ``__getitem__``."""
-    if isinstance(dataset, Dataset):
-        return dataset
+    dataset = _unwrapped(dataset)
+    if _is_native(dataset):
+        native: Dataset = dataset
+        return native
     return OwnDataset(dataset, at_once=at_once)
 
 
@@ -207,6 +231,18 @@ class TensorDataset(Dataset):
         self.tensors = arrays
         self._source = _pinfeed.table_source(list(arrays))
 
+    def __getitem__(self, index: Any) -> Any:
+        """The sample at ``index``; or those of a slice or a list of indices, as one batch, which is a copy."""
+        if not isinstance(index, (slice, list)):
+            return super().__getitem__(index)
+        places = range(len(self))
+        chosen = list(places[index]) if isinstance(index, slice) else [places[place] for place in index]
+        if not chosen:
+            return tuple(column[:0] for column in self[:1]) if len(self) else tuple(column[:0] for column in self.tensors)
+        from ._loader import DataLoader, World
+
+        return tuple(next(iter(DataLoader(self, len(chosen), sampler=chosen, world=World(0, 1)))))
+
 
 def npy(path: str | os.PathLike[str]) -> Any:
     """The array of an ``.npy`` file, mapped into memory, for ``TensorDataset``."""
@@ -281,6 +317,15 @@ class Subset(Dataset):
         self._runs_python = self.dataset._runs_python
         self._source = self.dataset._source.subset(self.indices)
 
+    def __getitem__(self, index: Any) -> Any:
+        """The sample at ``index``; or those of a slice or a list of indices, if the data set has several at once (``TensorDataset``)."""
+        whole: Any = self.dataset
+        if isinstance(index, slice):
+            return whole[self.indices[index]]
+        if isinstance(index, list):
+            return whole[[self.indices[place] for place in index]]
+        return super().__getitem__(index)
+
 
 class ConcatDataset(Dataset):
     """Data sets, one after the other."""
@@ -293,8 +338,10 @@ class ConcatDataset(Dataset):
         self._source = _pinfeed._Source.concat([dataset._source for dataset in self.datasets])
 
 
-def random_split(dataset: Any, lengths: Sequence[float], *, seed: int = 0) -> list[Subset]:
+def random_split(dataset: Any, lengths: Sequence[float], generator: None = None, *, seed: int = 0) -> list[Subset]:
     """Random parts of a data set, of these numbers of samples, or shares that add up to 1. ``seed`` says which samples."""
+    if generator is not None:
+        raise OptionError("random_split: generator has no meaning here: `seed=17` says which samples")
     whole = as_dataset(dataset)
     count = len(whole)
     sizes = [int(length) for length in lengths]
@@ -304,7 +351,9 @@ def random_split(dataset: Any, lengths: Sequence[float], *, seed: int = 0) -> li
         sizes = [int(count * share) for share in lengths]
         for place in range(count - sum(sizes)):
             sizes[place % len(sizes)] += 1
-    if sum(sizes) != count or min(sizes, default=0) < 0:
+    if min(sizes, default=0) < 0:
+        raise OptionError(f"random_split: the lengths {list(lengths)} are not all from 0 on")
+    if sum(sizes) != count:
         raise OptionError(f"random_split: the lengths {list(lengths)} add up to {sum(sizes)}, and there are {count} samples")
     order = _pinfeed._Sampler.random(count, seed, False, None).indices(0)
     parts, begin = [], 0

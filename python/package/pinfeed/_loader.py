@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import warnings
 from contextlib import AbstractContextManager
+from types import GenericAlias
 from typing import Any, Callable, Iterator, Sequence
 
 from . import _pinfeed
 from ._datasets import as_dataset
 from ._errors import OptionError, StateError
-from .samplers import Sampler
+from .samplers import Sampler, _indices
 
 __all__ = ["DataLoader", "Iterator", "World"]
 
@@ -26,13 +28,30 @@ _REFUSED = {
     "pin_memory_device": "`device=` says where batches go",
 }
 _NOTHING = {"persistent_workers": False, "pin_memory_device": ""}
+# What a loader is made of. Set later, it would change nothing.
+_FIXED = frozenset(
+    "dataset batch_size num_workers drop_last collate_fn pin_memory timeout sampler batch_sampler in_order seed".split()
+)
+
+
+def _world_of_ray() -> tuple[int, int] | None:
+    """(rank, number of ranks) in a worker of Ray Train's."""
+    train = sys.modules.get("ray.train")
+    if train is None:
+        return None
+    try:
+        context = train.get_context()
+        rank, size = context.get_world_rank(), context.get_world_size()
+    except (RuntimeError, AttributeError):  # not within the function that Ray Train was given
+        return None
+    return None if rank is None or size is None else (rank, size)
 
 
 class World:
     """Which process this is, of how many: ``DataLoader(world=...)`` gives each its share of the samples.
 
-    ``World.from_env()`` reads it from the launcher's variables: torchrun, Ray Train, Slurm, Open MPI, MPICH. A process that none of them
-    started is rank 0 of 1.
+    ``World.from_env()`` reads it from the launcher's variables: torchrun, Slurm, Open MPI, MPICH; a worker of Ray Train's asks Ray. A process
+    that none of them started is rank 0 of 1.
     """
 
     def __init__(self, rank: int, size: int) -> None:
@@ -43,7 +62,8 @@ class World:
 
     @classmethod
     def from_env(cls) -> World:
-        return cls(*_pinfeed.world_from_env())
+        # (Ray first: its workers inherit the variables of what started Ray, such as Slurm's.)
+        return cls(*(_world_of_ray() or _pinfeed.world_from_env()))
 
     def __repr__(self) -> str:
         return f"World(rank={self.rank}, size={self.size})"
@@ -124,7 +144,19 @@ def _sampler(sampler: Any, shuffle: bool) -> Any:
             f"sampler={sampler!r}: an order is a function of seed and epoch here, so that a run can be resumed. Take one of pinfeed.samplers "
             "(with torch's names and arguments), or a sequence of indices, such as list(sampler), which is the same in each epoch"
         )
-    return _pinfeed._Sampler.listed([int(index) for index in sampler])
+    return _pinfeed._Sampler.listed(_indices(sampler))
+
+
+def _batches(batch_sampler: Any) -> list[list[int]] | None:
+    if batch_sampler is None:
+        return None
+    if not hasattr(batch_sampler, "__getitem__"):
+        raise OptionError(
+            f"batch_sampler={batch_sampler!r}: the batches are a function of seed and epoch here, so that a run can be resumed. Take batch_size "
+            "with shuffle or one of pinfeed.samplers, or a sequence of lists of indices, such as list(batch_sampler), which is the same in each "
+            "epoch"
+        )
+    return [_indices(batch) for batch in batch_sampler]
 
 
 class DataLoader:
@@ -250,6 +282,7 @@ class DataLoader:
         self.timeout = timeout
         self.sampler = sampler
         self.batch_sampler = batch_sampler
+        self.in_order = in_order
         self.seed = seed
         self._loader = _pinfeed._Loader(
             source._source,
@@ -257,7 +290,7 @@ class DataLoader:
                 "batch_size": batch_size,
                 "shuffle": bool(shuffle),
                 "sampler": _sampler(sampler, bool(shuffle)),
-                "batch_sampler": None if batch_sampler is None else [[int(index) for index in batch] for batch in batch_sampler],
+                "batch_sampler": _batches(batch_sampler),
                 "num_workers": workers,
                 "collate_fn": collate_fn,
                 "pin_memory": _pins(bool(pin_memory)),
@@ -283,6 +316,14 @@ class DataLoader:
     def batch_size(self) -> int:
         """The number of samples in a batch of this rank; with a ``batch_sampler``, in the largest batch of epoch 0."""
         return self._loader.batch_size
+
+    # (`DataLoader[Batch]`, as annotations of torch's have it. A type checker sees no parameter, which it would want in each of them.)
+    __class_getitem__: Any = classmethod(GenericAlias)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name in _FIXED and "_loader" in vars(self):
+            raise OptionError(f"{name} cannot be set after the loader is made: make another one")
+        super().__setattr__(name, value)
 
     def __len__(self) -> int:
         """The number of batches in an epoch, on this rank; it is the same on each."""
@@ -321,6 +362,12 @@ class DataLoader:
     def total_stats(self) -> _pinfeed.Stats:
         """The same of all epochs so far."""
         return self._loader.total_stats()
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that the loader's device holds for batches, of all its loaders: page-locked memory of the host (``pinned_bytes``, of which
+        ``pinned_idle_bytes`` are free to use), and memory of the GPU (``device_bytes``; ``device_held_bytes`` are in use, ``adrift_bytes`` wait
+        for their last readers). Without ``device``, all are 0."""
+        return self._loader.memory()
 
     def sweep(self) -> int:
         """Makes memory on the GPU free that batches were in, of which nothing is left: behind all work that the device has now. Returns the

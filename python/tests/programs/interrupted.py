@@ -10,7 +10,7 @@ import pinfeed
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # (a shell that starts programs behind it has them ignore it)
 num_workers = int(sys.argv[1])
-gate = threading.Event()
+gate, begins, asks = threading.Event(), threading.Event(), threading.Event()
 
 
 class Slow:
@@ -19,16 +19,29 @@ class Slow:
 
     def __getitem__(self, index):
         if index == 3:
-            gate.wait(30)
+            begins.set()
+            for _ in range(600):  # (a signal that comes right before a wait does not end it: Python looks at it afterwards)
+                if gate.wait(0.05):
+                    break
         return index
 
 
 loader = pinfeed.DataLoader(Slow(), batch_size=1, num_workers=num_workers, output="numpy", on_error=sys.argv[2])
 iterator = iter(loader)
 got = [next(iterator).item() for _ in range(3)]
-threading.Timer(0.2, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
+
+
+def interrupt():
+    begins.wait()
+    asks.wait()
+    time.sleep(0.2)
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+threading.Thread(target=interrupt).start()
 begun = time.monotonic()
 try:
+    asks.set()
     next(iterator)
 except KeyboardInterrupt:
     assert time.monotonic() - begun < 15
