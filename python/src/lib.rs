@@ -23,6 +23,7 @@ mod options;
 #[expect(unsafe_code, reason = "it exports buffers to Python")]
 mod outgoing;
 mod own;
+mod parquet;
 mod picture;
 mod sampler;
 mod shards;
@@ -51,6 +52,8 @@ mod _pinfeed {
     use super::machine::machine;
     #[pymodule_export]
     use super::own::{changed_source, own_source, sample_seed};
+    #[pymodule_export]
+    use super::parquet::PyParquet;
     #[pymodule_export]
     use super::sampler::PySampler;
     #[pymodule_export]

@@ -7,7 +7,7 @@ use pinfeed::dataset::{ConcatDataset, Pass, Subset};
 use pinfeed::rng::RngKey;
 use pinfeed::sampler::{Blocks, Openings};
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng};
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
@@ -105,6 +105,7 @@ fn placed(value: Value, arena: &mut Arena) -> Result<Tree<HostLeaf>, BoxError> {
             kind,
             finish: None,
         }),
+        Value::Scalar(number, kind) => placed(Value::Tensor(number.tensor()?, kind), arena)?,
         Value::Text(text) => Tree::Texts(vec![text]),
         Value::Bytes(bytes) => Tree::Bytes(vec![bytes]),
         Value::Object(object) => Tree::Whole(object),
@@ -212,6 +213,11 @@ pub(crate) fn sample_object<'py>(
     };
     Ok(match value {
         Value::Tensor(tensor, kind) => array_of(py, tensor, kind, output)?,
+        Value::Scalar(number, kind) => {
+            let tensor = number.tensor();
+            let tensor = tensor.map_err(|error| PyValueError::new_err(error.to_string()))?;
+            array_of(py, tensor, kind, output)?
+        }
         Value::Int(number) => number.into_pyobject(py)?.into_any(),
         Value::Float(number) => number.into_pyobject(py)?.into_any(),
         Value::Bool(bool) => bool.into_pyobject(py)?.to_owned().into_any(),

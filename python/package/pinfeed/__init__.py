@@ -45,6 +45,7 @@ from ._errors import (
     StateError,
 )
 from ._loader import DataLoader, World
+from ._parquet import Parquet
 from ._pinfeed import Array, Stats, Tensor, sample_seed
 
 __version__ = _pinfeed.__version__
@@ -64,6 +65,7 @@ __all__ = [
     "ImageFolder",
     "NotFoundError",
     "OptionError",
+    "Parquet",
     "SampleError",
     "SampleTimeout",
     "StateError",

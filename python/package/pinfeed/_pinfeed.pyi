@@ -115,6 +115,27 @@ class _Source:
     def concat(sources: Sequence[_Source]) -> _Source: ...
 
 @final
+class _Parquet:
+    @staticmethod
+    def open(
+        url: str,
+        columns: Sequence[str] | None,
+        filters: Sequence[tuple[str, str, Sequence[Any]]],
+        block_bytes: int | None,
+        hub: tuple[str, str | None] | None,
+    ) -> _Parquet: ...
+    def columns(self) -> list[tuple[str, str]]: ...
+    def files(self) -> list[tuple[str, int]]: ...
+    def metadata(self, key: str) -> str | None: ...
+    def __len__(self) -> int: ...
+    def source(
+        self,
+        fields: Sequence[tuple[str, Sequence[str], str, str | None, int, Sequence[Any]]],
+        as_tuple: bool,
+        transform: _Transform | None,
+    ) -> _Source: ...
+
+@final
 class _Sampler:
     @staticmethod
     def listed(indices: Sequence[int]) -> _Sampler: ...
