@@ -251,7 +251,7 @@ impl Source for Pictures {
                 self.decode.of(self.folder.clone()),
             ))?;
             return Ok(Box::new(
-                crate::erased::Indexed::new(loader, options).finished_by(finish),
+                crate::erased::Loaded::new(loader, options).finished_by(finish),
             ));
         }
         match &self.finish {

@@ -15,6 +15,7 @@ mod errors;
 mod images;
 #[expect(unsafe_code, reason = "it reads the memory of Python's buffers")]
 mod incoming;
+mod iterable;
 mod kind;
 mod loader;
 mod logger;
@@ -46,6 +47,8 @@ mod _pinfeed {
     use super::dlpack::{PyCaptureGuard, PyTensor};
     #[pymodule_export]
     use super::images::{PyFolder, PyTransform};
+    #[pymodule_export]
+    use super::iterable::{PyIterable, worker_info};
     #[pymodule_export]
     use super::loader::{PyEpoch, PyLoader, PyStats, at_exit};
     #[pymodule_export]

@@ -5,15 +5,16 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-use pinfeed::loader::{LoaderState, Stats, TryNext};
-use pyo3::exceptions::PyRuntimeError;
+use pinfeed::loader::{Stats, TryNext};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::device::{TorchDevice, device_object};
 use crate::dlpack::{PyCaptureGuard, Ring};
-use crate::erased::{AnyEpoch, AnyEpochs, AnyLoader, Handed};
+use crate::erased::{AnyEpoch, AnyEpochs, AnyLoader, Handed, RunState};
 use crate::errors::{OrRaise, exception, interruptible, say};
+use crate::iterable::PyIterable;
 use crate::options::Options;
 use crate::outgoing::{Output, host_object};
 use crate::source::{PySource, collated};
@@ -78,7 +79,7 @@ enum Stage {
 /// What is known of an epoch that is over.
 #[derive(Clone)]
 struct Last {
-    state: Option<LoaderState>,
+    state: Option<RunState>,
     stats: Option<Stats>,
 }
 
@@ -217,6 +218,13 @@ impl Slot {
     }
 }
 
+/// What a loader loads.
+#[derive(FromPyObject)]
+enum Data<'py> {
+    Source(Bound<'py, PySource>),
+    Iterable(Bound<'py, PyIterable>),
+}
+
 /// A loader.
 #[pyclass(frozen, weakref, module = "pinfeed._pinfeed", name = "_Loader")]
 pub(crate) struct PyLoader(Arc<Shared>);
@@ -224,11 +232,7 @@ pub(crate) struct PyLoader(Arc<Shared>);
 #[pymethods]
 impl PyLoader {
     #[new]
-    fn new(
-        py: Python<'_>,
-        source: &Bound<'_, PySource>,
-        options: &Bound<'_, PyDict>,
-    ) -> PyResult<PyLoader> {
+    fn new(py: Python<'_>, source: Data<'_>, options: &Bound<'_, PyDict>) -> PyResult<PyLoader> {
         let prepares = match options.get_item("prepare_next")? {
             Some(prepares) => prepares.extract()?,
             None => true,
@@ -258,17 +262,25 @@ impl PyLoader {
                 Some(pin.getattr("pin_memory")?.unbind())
             }
         };
-        let source = Arc::clone(&source.get().0);
         let function = options
             .collate_fn
             .as_ref()
             .map(|function| function.clone_ref(py));
         let of_samples = options.output.of_samples(py)?;
         // Workers may need the interpreter while they start.
-        let loader = py.detach(|| match function {
-            Some(function) => collated(source.objects(of_samples), function, &options),
-            None => source.build(&options),
-        });
+        let loader = match source {
+            Data::Iterable(iterable) => {
+                let iterable = iterable.get();
+                py.detach(|| iterable.build(function, &options))
+            }
+            Data::Source(source) => {
+                let source = Arc::clone(&source.get().0);
+                py.detach(|| match function {
+                    Some(function) => collated(source.objects(of_samples), function, &options),
+                    None => source.build(&options),
+                })
+            }
+        };
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 loader: Some(loader.or_raise(py)?.into()),
@@ -292,7 +304,8 @@ impl PyLoader {
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let loader = self.0.loader(py)?;
-        Ok(py.detach(|| loader.len()))
+        let len = py.detach(|| loader.len());
+        len.ok_or_else(|| PyTypeError::new_err("an iterable does not say how many batches it has"))
     }
 
     #[getter]
@@ -363,7 +376,7 @@ impl PyLoader {
 
     fn load_state(&self, py: Python<'_>, state: &str) -> PyResult<()> {
         let loader = self.0.loader(py)?;
-        let state: LoaderState = state.parse::<LoaderState>().or_raise(py)?;
+        let state = loader.read_state(state).or_raise(py)?;
         let epochs = py.detach(|| loader.resume(&state)).or_raise(py)?;
         let before = {
             let mut shared = lock(&self.0.state);
@@ -414,7 +427,7 @@ impl PyLoader {
     }
 }
 
-fn shown(state: &LoaderState) -> (String, u64, u64) {
+fn shown(state: &RunState) -> (String, u64, u64) {
     (state.to_string(), state.epoch(), state.position())
 }
 
@@ -453,7 +466,7 @@ impl PyEpoch {
         &self,
         py: Python<'_>,
         epoch: Box<dyn AnyEpoch>,
-        before: &LoaderState,
+        before: &RunState,
     ) -> Box<dyn AnyEpoch> {
         let Ok(loader) = self.shared.loader(py) else {
             return epoch;

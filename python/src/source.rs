@@ -11,7 +11,7 @@ use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::erased::{AnyLoader, Indexed};
+use crate::erased::{AnyLoader, Loaded};
 use crate::errors::{OrRaise, exception, run};
 use crate::incoming::value_of;
 use crate::kind::{HostTensor, each};
@@ -57,7 +57,7 @@ where
     <Stack as Collate<D::Sample>>::Batch: IntoTree,
 {
     let loader = options.build(DataLoader::builder(dataset))?;
-    Ok(Box::new(Indexed::new(loader, options)))
+    Ok(Box::new(Loaded::new(loader, options)))
 }
 
 /// A loader whose batches are made by a function of the program's.
@@ -66,8 +66,20 @@ pub(crate) fn collated(
     function: Py<PyAny>,
     options: &Options,
 ) -> pinfeed::Result<Box<dyn AnyLoader>> {
+    let collate = collate_by(function, options);
+    let builder = DataLoader::builder(objects).collate_fn::<Tree<HostLeaf>, _>(collate);
+    let loader = options.build(builder)?;
+    Ok(Box::new(Loaded::new(loader, options)))
+}
+
+/// What makes a batch of Python objects by a function of the program's.
+pub(crate) fn collate_by(
+    function: Py<PyAny>,
+    options: &Options,
+) -> impl Fn(Vec<Py<PyAny>>, &mut Arena) -> Result<Tree<HostLeaf>, BoxError> + Send + Sync + 'static
+{
     let to_device = options.device.is_some();
-    let collate = move |samples: Vec<Py<PyAny>>, arena: &mut Arena| {
+    move |samples: Vec<Py<PyAny>>, arena: &mut Arena| {
         let made = run(|py| {
             let samples = PyList::new(py, samples)?;
             let made = thread::call(function.bind(py), &PyTuple::new(py, [samples])?)?;
@@ -80,10 +92,7 @@ pub(crate) fn collated(
             Ok(whole) => Ok(Tree::Whole(whole)),
             Err(value) => placed(value, arena),
         }
-    };
-    let builder = DataLoader::builder(objects).collate_fn::<Tree<HostLeaf>, _>(collate);
-    let loader = options.build(builder)?;
-    Ok(Box::new(Indexed::new(loader, options)))
+    }
 }
 
 /// A batch that a function made, in the memory of the loader's.

@@ -44,6 +44,7 @@ from ._errors import (
     SampleTimeout,
     StateError,
 )
+from ._iterable import WorkerInfo, get_worker_info
 from ._loader import DataLoader, World
 from ._parquet import Parquet
 from ._pinfeed import Array, Stats, Tensor, sample_seed
@@ -75,7 +76,9 @@ __all__ = [
     "TensorDataset",
     "TokenDataset",
     "WebDataset",
+    "WorkerInfo",
     "World",
+    "get_worker_info",
     "npy",
     "npz",
     "random_split",

@@ -86,8 +86,7 @@ class OwnDataset(Dataset):
     def __init__(self, dataset: Any, *, at_once: int = 1) -> None:
         for needed in ("__len__", "__getitem__"):
             if not hasattr(dataset, needed):
-                iterable = " An iterable data set has no counterpart here yet: give it an index." if hasattr(dataset, "__iter__") else ""
-                raise OptionError(f"dataset={dataset!r}: it has no {needed}.{iterable}")
+                raise OptionError(f"dataset={dataset!r}: it has no {needed}")
         self.dataset = dataset
         self._source = _pinfeed.own_source(dataset, at_once if hasattr(dataset, "__getitems__") else 1)
 
