@@ -292,6 +292,7 @@ impl<T> OwnIter<T> {
             && !own.is_warned.swap(true, Ordering::Relaxed)
         {
             log::warn!(
+                target: "pinfeed",
                 "{} has not asked pinfeed.get_worker_info() which of {} ranks it is of: unless it splits itself in another way, each of them gets all items",
                 own.name,
                 part.shard.ranks()
@@ -398,16 +399,17 @@ impl<T: Send> ItemIter for OwnIter<T> {
     type Item = Arc<Item<T>>;
 
     fn next(&mut self) -> Option<Result<Arc<Item<T>>, BoxError>> {
+        if let Some(ready) = self.ready.pop_front() {
+            return Some(ready);
+        }
         if let Some(error) = self.broken.take() {
             self.is_over = true;
             return Some(Err(fatal(error)));
         }
-        if self.ready.is_empty()
-            && !self.is_over
+        if !self.is_over
             && let Err(error) = self.pull()
         {
-            // (What was pulled of the batch goes with it.)
-            return Some(Err(error));
+            return Some(Err(error)); // (what was pulled of the batch goes with it)
         }
         self.ready.pop_front()
     }
