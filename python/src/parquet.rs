@@ -15,6 +15,7 @@ use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
 use crate::errors::{OrRaise, say};
 use crate::images::PyTransform;
 use crate::kind::{HostTensor, Kind, OfScalar, Scalar};
+use crate::outgoing::{Output, array_of};
 use crate::picture::Finish;
 use crate::source::{Adapted, PySource, Source, Values};
 use crate::tree::Key;
@@ -287,9 +288,38 @@ fn filter(column: &str, operator: &str, values: &[Bound<'_, PyAny>]) -> PyResult
     })
 }
 
+/// What is opened, and which rows are taken.
+struct Opening {
+    url: String,
+    /// A split of a data set of the hub's, and perhaps a configuration.
+    hub: Option<(String, Option<String>)>,
+    conditions: Vec<Filter>,
+    block_bytes: Option<u64>,
+}
+
+impl Opening {
+    fn builder(&self) -> pinfeed::Result<ParquetBuilder> {
+        let mut builder = match &self.hub {
+            None => Parquet::open(&self.url)?,
+            Some((split, None)) => Parquet::hub(&self.url, split)?,
+            Some((split, Some(config))) => Parquet::hub_config(&self.url, config, split)?,
+        };
+        if let Some(bytes) = self.block_bytes {
+            builder = builder.block_bytes(bytes);
+        }
+        for filter in &self.conditions {
+            builder = builder.filter(filter.clone());
+        }
+        Ok(builder)
+    }
+}
+
 /// Parquet files that were opened.
 #[pyclass(frozen, module = "pinfeed._pinfeed", name = "_Parquet")]
-pub(crate) struct PyParquet(Parquet<()>);
+pub(crate) struct PyParquet {
+    rows: Parquet<()>,
+    opening: Opening,
+}
 
 #[pymethods]
 impl PyParquet {
@@ -314,29 +344,67 @@ impl PyParquet {
                 }
             }
         }
+        let opening = Opening {
+            url,
+            hub,
+            conditions,
+            block_bytes,
+        };
         let open = || {
-            let mut builder: ParquetBuilder = match &hub {
-                None => Parquet::open(&url)?,
-                Some((split, None)) => Parquet::hub(&url, split)?,
-                Some((split, Some(config))) => Parquet::hub_config(&url, config, split)?,
-            };
+            let mut builder = opening.builder()?;
             if let Some(columns) = columns {
                 builder = builder.columns(columns);
             }
-            if let Some(bytes) = block_bytes {
-                builder = builder.block_bytes(bytes);
-            }
-            for filter in conditions {
-                builder = builder.filter(filter);
-            }
             builder.build(|_, _| Ok(()))
         };
-        py.detach(open).or_raise(py).map(PyParquet)
+        let rows = py.detach(open).or_raise(py)?;
+        Ok(PyParquet { rows, opening })
+    }
+
+    /// All rows of these columns of numbers, in memory, as one array of this type.
+    fn tensor(
+        &self,
+        py: Python<'_>,
+        columns: Vec<String>,
+        dtype: &str,
+        output: &str,
+    ) -> PyResult<Py<PyAny>> {
+        fn read<T: Element + pinfeed_parquet::Value>(
+            builder: ParquetBuilder,
+        ) -> pinfeed::Result<HostTensor>
+        where
+            HostTensor: From<Tensor<T>>,
+        {
+            Ok(builder.tensor::<T>()?.into())
+        }
+        let kind = Kind::named(dtype).filter(|kind| !matches!(kind, Kind::U64 | Kind::BF16));
+        let Some(kind) = kind else {
+            let reason = format!("dtype {dtype}: rows in memory have another type");
+            return Err(say(py, "OptionError", &reason));
+        };
+        let read = || {
+            let builder = self.opening.builder()?.columns(columns);
+            match kind {
+                Kind::Bool | Kind::U8 => read::<u8>(builder),
+                Kind::I8 => read::<i8>(builder),
+                Kind::I16 => read::<i16>(builder),
+                Kind::U16 => read::<u16>(builder),
+                Kind::I32 => read::<i32>(builder),
+                Kind::U32 => read::<u32>(builder),
+                Kind::I64 | Kind::U64 => read::<i64>(builder),
+                Kind::F16 => read::<f16>(builder),
+                Kind::F32 | Kind::BF16 => read::<f32>(builder),
+                Kind::F64 => read::<f64>(builder),
+            }
+        };
+        let tensor = py.detach(read).or_raise(py)?;
+        let output = Output::named(py, output, false)?;
+        Ok(array_of(py, tensor, kind, output)?.unbind())
     }
 
     /// The columns that are read, and their types as pyarrow names them.
     fn columns(&self) -> Vec<(String, String)> {
-        let columns = self.0.columns();
+        let columns = self.rows.columns();
         columns
             .map(|(name, kind)| (name.to_owned(), kind))
             .collect()
@@ -344,17 +412,17 @@ impl PyParquet {
 
     /// The files, and how many rows of each are samples.
     fn files(&self) -> Vec<(String, u64)> {
-        let files = self.0.files();
+        let files = self.rows.files();
         files.map(|(key, rows)| (key.to_owned(), rows)).collect()
     }
 
     /// What the first file's footer says under a key.
     fn metadata(&self, key: &str) -> Option<&str> {
-        self.0.metadata(key)
+        self.rows.metadata(key)
     }
 
     fn __len__(&self) -> PyResult<usize> {
-        Ok(usize::try_from(self.0.len())?)
+        Ok(usize::try_from(self.rows.len())?)
     }
 
     /// The data set whose samples are made of these fields: (key, columns, what they become, type, dimensions, what is taken instead of
@@ -420,7 +488,7 @@ impl PyParquet {
         let transform = transform.map(Bound::get);
         let plan = transform.map_or_else(ImageTransform::new, |transform| transform.plan.clone());
         let finish = transform.and_then(|transform| transform.finish.clone());
-        let rows = self.0.with_read(move |row, rng| {
+        let rows = self.rows.with_read(move |row, rng| {
             let values = made.iter().map(|field| field.value(&row, &plan, rng));
             Ok(match as_tuple {
                 true => Value::Tuple(values.collect::<Result<_, BoxError>>()?),
