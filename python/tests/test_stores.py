@@ -92,11 +92,14 @@ def bucket(request, data, tmp_path_factory):
             yield url
         return
     with running([tool("PINFEED_MOTO", "moto/bin/moto_server"), "-H", "127.0.0.1", "-p", "{}"]) as url:
-        urllib.request.urlopen(urllib.request.Request(f"{url}/bucket", data=b"", method="PUT"), timeout=60)
+        def put(place, content):
+            headers = {"Content-Type": "application/octet-stream"}  # (a form, which is urllib's default, hangs)
+            urllib.request.urlopen(urllib.request.Request(f"{url}/{place}", data=content, method="PUT", headers=headers), timeout=60)
+
+        put("bucket", b"")
         for file in data.glob("**/*"):
             if file.is_file():
-                key = file.relative_to(data)
-                urllib.request.urlopen(urllib.request.Request(f"{url}/bucket/{key}", data=file.read_bytes(), method="PUT"), timeout=60)
+                put(f"bucket/{file.relative_to(data)}", file.read_bytes())
         yield url
 
 
