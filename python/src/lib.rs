@@ -20,6 +20,7 @@ mod kind;
 mod loader;
 mod logger;
 mod machine;
+mod numbers;
 mod options;
 #[expect(unsafe_code, reason = "it exports buffers to Python")]
 mod outgoing;

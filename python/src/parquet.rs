@@ -12,12 +12,15 @@ use pinfeed_parquet::{Filter, Parquet, ParquetBuilder, ParquetError, Row, Scalar
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyBytes, PyFloat, PyInt, PyString};
 
+use crate::erased::AnyLoader;
 use crate::errors::{OrRaise, say};
 use crate::images::PyTransform;
 use crate::kind::{HostTensor, Kind, OfScalar, Scalar};
+use crate::numbers::{NumberField, NumberFields, NumberRow};
+use crate::options::Options;
 use crate::outgoing::{Output, array_of};
 use crate::picture::Finish;
-use crate::source::{Adapted, PySource, Source, Values};
+use crate::source::{Adapted, PySource, Source, Values, loader_of};
 use crate::tree::Key;
 use crate::value::{Finishing, Value};
 
@@ -190,6 +193,17 @@ fn in_list(error: ParquetError) -> BoxError {
 }
 
 impl Field {
+    /// The numbers of its columns, one behind the other.
+    fn numbers(&self, row: &Row<'_>, numbers: &mut Vec<Scalar>) -> Result<(), BoxError> {
+        let (Becomes::Number(kind) | Becomes::Group(kind)) = self.becomes else {
+            return Err("a field of other values".into()); // (cannot be)
+        };
+        for (column, instead) in self.columns.iter().zip(&self.nulls) {
+            numbers.push(by_kind!(kind, number(row, column, instead.as_ref()))?);
+        }
+        Ok(())
+    }
+
     fn value(
         &self,
         row: &Row<'_>,
@@ -488,6 +502,19 @@ impl PyParquet {
         let transform = transform.map(Bound::get);
         let plan = transform.map_or_else(ImageTransform::new, |transform| transform.plan.clone());
         let finish = transform.and_then(|transform| transform.finish.clone());
+        let made = Arc::new(made);
+        let numbers = NumberFields::of(&made, as_tuple).map(|of| {
+            let (of, fields) = (Arc::new(of), Arc::clone(&made));
+            let rows = self.rows.with_read(move |row, _| {
+                let mut numbers = Vec::with_capacity(fields.len());
+                for field in &*fields {
+                    field.numbers(&row, &mut numbers)?;
+                }
+                let of = Arc::clone(&of);
+                Ok(NumberRow { of, numbers })
+            });
+            Arc::new(rows.into_dataset())
+        });
         let rows = self.rows.with_read(move |row, rng| {
             let values = made.iter().map(|field| field.value(&row, &plan, rng));
             Ok(match as_tuple {
@@ -501,6 +528,7 @@ impl PyParquet {
         });
         Ok(PySource(Arc::new(Rows {
             rows: Arc::new(rows.into_dataset()),
+            numbers,
             finish,
         })))
     }
@@ -565,12 +593,37 @@ fn scalar(value: &Bound<'_, PyAny>, kind: Kind) -> Option<Scalar> {
 /// Rows of files.
 struct Rows {
     rows: Arc<Blocked<Parquet<Value>>>,
+    /// The same rows, if they have numbers alone: then they are no values of types that are found out for each.
+    numbers: Option<Arc<Blocked<Parquet<NumberRow>>>>,
     finish: Option<Finish>,
+}
+
+impl NumberFields {
+    fn of(fields: &[Field], as_tuple: bool) -> Option<NumberFields> {
+        let fields = fields.iter().map(|field| {
+            let (kind, width) = match field.becomes {
+                Becomes::Number(kind) => (kind, None),
+                Becomes::Group(kind) => (kind, Some(field.columns.len())),
+                _ => return None,
+            };
+            let key = field.key.clone();
+            Some(NumberField { key, kind, width })
+        });
+        let fields = fields.collect::<Option<Vec<_>>>()?;
+        Some(NumberFields { fields, as_tuple })
+    }
 }
 
 impl Source for Rows {
     fn len(&self) -> u64 {
         self.rows.len()
+    }
+
+    fn build(&self, options: &Options) -> pinfeed::Result<Box<dyn AnyLoader>> {
+        match &self.numbers {
+            Some(numbers) => loader_of(Arc::clone(numbers), options),
+            None => loader_of(self.values(options.device.is_some()), options),
+        }
     }
 
     fn values(&self, on_device: bool) -> Values {

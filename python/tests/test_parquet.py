@@ -536,6 +536,24 @@ def test_parts_and_several_data_sets_together(numbers):
     assert os.fspath(folder) in repr(whole.path)
 
 
+def test_numbers_alone_are_what_they_are_beside_text(numbers):
+    # (Rows of numbers alone take a way of their own.)
+    folder, table = numbers
+    names = ["int8", "uint64", "float16", "float64", "bool"]
+    for options in ({"shuffle": True, "seed": 3}, {"drop_last": True, "num_workers": 3}):
+        alone, beside = (loaded(Parquet(folder, [*names, *more]), **options) for more in ([], ["text"]))
+        for one, other in zip(alone, beside, strict=True):
+            assert list(one) == names
+            for name in names:
+                assert one[name].dtype == other[name].dtype and np.array_equal(one[name], other[name])
+    pair = loaded(Parquet(folder, {"x": ["int8", "bool"], "y": ["id"], "z": "id"}, dtype={"x": "float32"}, as_tuple=True))[0]
+    assert [part.shape for part in pair] == [(64, 2), (64,), (64,)]
+    assert np.array_equal(pair[0][:, 1], expected(table, "bool")[:64].astype(np.float32))
+    # With a function, rows are Python's.
+    assert loaded(Parquet(folder, ["id"]).map(lambda row: int(row["id"]) + 1))[0].tolist() == list(range(1, 65))
+    assert loaded(Parquet(folder, ["id"]), collate_fn=lambda rows: [int(row["id"]) for row in rows])[0] == list(range(64))
+
+
 def test_a_table_that_fits_is_read_into_memory(numbers):
     folder, table = numbers
     data = Parquet(folder, {"x": ["float32", "int8"], "y": "id", "ok": "bool"}, dtype={"x": "float64"}, filters=[("id", "<", 500)])
