@@ -159,9 +159,22 @@ class Parquet(Dataset):
 class HubParquet(Parquet):
     """A data set of the Hugging Face hub: ``Parquet.hub`` makes it."""
 
-    def __init__(self, name: str, split: str, columns: Any = None, transform: Any = None, *, config: str | None = None, **options: Any) -> None:
-        given = [options.get(option) for option in ("filters", "as_tuple", "images", "dtype", "nulls", "block_bytes")]
-        self._open(name, (split, config), columns, transform, *given)
+    def __init__(
+        self,
+        name: str,
+        split: str,
+        columns: Any = None,
+        transform: Any = None,
+        *,
+        config: str | None = None,
+        filters: Any = None,
+        as_tuple: bool = False,
+        images: Any = None,
+        dtype: Any = None,
+        nulls: Any = None,
+        block_bytes: int | None = None,
+    ) -> None:
+        self._open(name, (split, config), columns, transform, filters, as_tuple, images, dtype, nulls, block_bytes)
 
 
 def _features(files: _pinfeed._Parquet) -> dict[str, Any]:
@@ -195,7 +208,7 @@ _OPERATORS = {"=": "==", "==": "==", ">": ">", ">=": ">=", "<": "<", "<=": "<=",
 
 def _filters(filters: Sequence[tuple[str, str, Any]] | None) -> list[tuple[str, str, list[Any]]]:
     """Conditions, with a list of what is compared."""
-    conditions = []
+    conditions: list[tuple[str, str, list[Any]]] = []
     for condition in filters or []:
         if not isinstance(condition, (tuple, list)) or len(condition) != 3 or not isinstance(condition[0], str):
             raise OptionError(
