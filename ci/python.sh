@@ -2,6 +2,8 @@
 # The package for Python: clippy; the wheel, as `pip` gets it, and its size; and tests in Python against the installed wheel, with NumPy alone,
 # with Ray, with torch, and on a free-threaded Python.
 #
+# Tests of buckets run where `ci/servers.sh` has installed its servers (in target/tools, or where PINFEED_S3S_FS and PINFEED_MOTO say).
+#
 # It makes an environment of its own in the target folder, of what PyPI has. torch is several gigabytes there: PINFEED_TORCH=1 installs it, and
 # PINFEED_PYTHON names an interpreter that has it, NumPy, Pillow, torchvision and pytest. Without either, the tests that compare with torch are
 # left out. A free-threaded Python gets a wheel of its own, and the tests with NumPy: PINFEED_FREE_THREADED names one that is not on the PATH
@@ -12,7 +14,7 @@ if ! python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/
     skip_all "Python 3.11 with venv is missing"
 fi
 component clippy cargo-clippy
-CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check" run cargo clippy --package pinfeed-python --all-targets --features nvjpeg -- -D warnings
+CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check" run cargo clippy --package pinfeed-python --all-targets --features nvjpeg,object-store -- -D warnings
 
 here=$(realpath -m "${CARGO_TARGET_DIR:-target}/python")
 wheels=$here/wheels
@@ -20,7 +22,7 @@ rm -rf "$wheels"
 mkdir -p "$here"
 [[ -x $here/plain/bin/python ]] || run python3 -m venv "$here/plain"
 plain=$here/plain/bin/python
-if ! run "$plain" -m pip install --quiet "maturin>=1.9.4,<2" mypy numpy pillow pytest safetensors; then
+if ! run "$plain" -m pip install --quiet "maturin>=1.9.4,<2" mypy numpy pillow pyarrow pytest safetensors; then
     skip_all "PyPI is not reachable"
 fi
 
@@ -28,7 +30,7 @@ fi
 features=()
 if ! jpeg_tools; then
     skip "libjpeg-turbo in the wheel, for cmake or nasm are missing"
-    features=(--features nvjpeg) # (in the place of those of pyproject.toml)
+    features=(--features nvjpeg,object-store) # (in the place of those of pyproject.toml)
 fi
 run python3 -m py_compile python/benches/*.py python/tests/*.py python/tests/programs/*.py
 run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$plain" --out "$wheels" "${features[@]}"
@@ -97,7 +99,7 @@ with_torch=${PINFEED_PYTHON:-}
 if [[ -z $with_torch && ${PINFEED_TORCH:-} == 1 ]]; then
     [[ -x $here/torch/bin/python ]] || run python3 -m venv "$here/torch"
     with_torch=$here/torch/bin/python
-    run "$with_torch" -m pip install --quiet numpy pillow pytest safetensors torch torchvision
+    run "$with_torch" -m pip install --quiet datasets numpy pillow pyarrow pytest safetensors torch torchvision
 fi
 if [[ -z $with_torch ]]; then
     skip "the comparisons with torch: PINFEED_TORCH=1 installs it, PINFEED_PYTHON names an interpreter that has it"

@@ -238,6 +238,53 @@ impl<T> Parquet<T> {
         }
     }
 
+    /// The same rows, made into other samples: the files are not opened again. So a program can look at [`columns`](Parquet::columns) before it
+    /// says what it makes of them, or train and evaluate on the same files.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed_parquet::Parquet;
+    ///
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/types.parquet");
+    /// let files = Parquet::open(file)?.columns(["a", "b", "id"]).build(|_, _| Ok(()))?;
+    /// let numbers: Vec<String> = files.columns().filter(|(_, kind)| kind.starts_with("float")).map(|(name, _)| name.to_owned()).collect();
+    /// let data = files.with_read(move |row, _rng| numbers.iter().map(|name| Ok(row.get::<f32>(name)?)).collect::<Result<Vec<_>, _>>());
+    /// # let batch = pinfeed::DataLoader::builder(data).batch_size(4).build()?.epoch(0).next().unwrap()?;
+    /// # assert_eq!(batch.shape()[0], 4);
+    /// # Ok::<(), pinfeed::BoxError>(())
+    /// ```
+    pub fn with_read<U, F>(&self, read: F) -> Parquet<U>
+    where
+        F: Fn(Row<'_>, &mut SampleRng) -> Result<U, BoxError> + Send + Sync + 'static,
+    {
+        Parquet {
+            inner: Arc::clone(&self.inner),
+            read: Arc::new(read),
+        }
+    }
+
+    /// What the first file says of itself under a key, in its footer: `"huggingface"` has the features of a data set of the hub's, as JSON,
+    /// `"pandas"` what pandas knows of its columns.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed_parquet::Parquet;
+    ///
+    /// # let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/hub/images.parquet");
+    /// let data = Parquet::open(file)?.columns(["label"]).build(|row, _rng| Ok(row.get::<i64>("label")?))?;
+    /// assert!(data.metadata("huggingface").is_some_and(|json| json.contains("ClassLabel")));
+    /// assert_eq!(data.metadata("pandas"), None);
+    /// # Ok::<(), pinfeed::BoxError>(())
+    /// ```
+    pub fn metadata(&self, key: &str) -> Option<&str> {
+        let first = self.inner.files.first()?;
+        let said = first.reader.metadata().file_metadata().key_value_metadata();
+        let said = said?.iter().find(|said| said.key == key)?;
+        said.value.as_deref()
+    }
+
     /// The number of rows: of those that were filtered, if they were.
     pub fn len(&self) -> u64 {
         self.inner.blocks.samples()

@@ -3,7 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use pinfeed::loader::{DeviceEpoch, DeviceEpochs, Epoch, Epochs, LoaderState, Stats, TryNext};
+use pinfeed::loader::{
+    DeviceEpoch, DeviceEpochs, Epoch, Epochs, Indexed, Iterable, IterableState, Kind, LoaderState,
+    Stats, TryNext,
+};
 use pinfeed::{DataLoader, Device, Result};
 
 use crate::options::Options;
@@ -19,9 +22,88 @@ pub(crate) enum Handed {
     Device(Tree<DeviceLeaf>),
 }
 
+/// Where a run stands.
+#[derive(Clone)]
+pub(crate) enum RunState {
+    Indexed(LoaderState),
+    Iterable(IterableState),
+}
+
+impl RunState {
+    pub(crate) fn epoch(&self) -> u64 {
+        match self {
+            RunState::Indexed(state) => state.epoch(),
+            RunState::Iterable(state) => state.epoch(),
+        }
+    }
+
+    /// How many samples of that epoch were given, of all ranks; of an iterable, to this rank.
+    pub(crate) fn position(&self) -> u64 {
+        match self {
+            RunState::Indexed(state) => state.position(),
+            RunState::Iterable(state) => state.items(),
+        }
+    }
+}
+
+impl std::fmt::Display for RunState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RunState::Indexed(state) => state.fmt(f),
+            RunState::Iterable(state) => state.fmt(f),
+        }
+    }
+}
+
+/// What the kinds of loaders differ in.
+pub(crate) trait AnyKind: Kind {
+    /// The number of batches of an epoch, if it is known.
+    fn len<B: IntoTree>(loader: &DataLoader<B, Self>) -> Option<usize>;
+
+    fn wrapped(state: Self::State) -> RunState;
+
+    /// The state, if it is of this kind.
+    fn unwrapped(state: &RunState) -> Option<&Self::State>;
+}
+
+impl AnyKind for Indexed {
+    fn len<B: IntoTree>(loader: &DataLoader<B>) -> Option<usize> {
+        Some(loader.len())
+    }
+
+    fn wrapped(state: LoaderState) -> RunState {
+        RunState::Indexed(state)
+    }
+
+    fn unwrapped(state: &RunState) -> Option<&LoaderState> {
+        match state {
+            RunState::Indexed(state) => Some(state),
+            RunState::Iterable(_) => None,
+        }
+    }
+}
+
+impl AnyKind for Iterable {
+    fn len<B: IntoTree>(_: &DataLoader<B, Iterable>) -> Option<usize> {
+        None
+    }
+
+    fn wrapped(state: IterableState) -> RunState {
+        RunState::Iterable(state)
+    }
+
+    fn unwrapped(state: &RunState) -> Option<&IterableState> {
+        match state {
+            RunState::Iterable(state) => Some(state),
+            RunState::Indexed(_) => None,
+        }
+    }
+}
+
 /// A loader.
 pub(crate) trait AnyLoader: Send + Sync {
-    fn len(&self) -> usize;
+    /// `None`: it is not known how many batches an epoch has.
+    fn len(&self) -> Option<usize>;
 
     fn batch_size(&self) -> usize;
 
@@ -32,9 +114,12 @@ pub(crate) trait AnyLoader: Send + Sync {
     fn epoch(&self, number: u64) -> Box<dyn AnyEpoch>;
 
     /// Epochs from where a run stood.
-    fn resume(&self, state: &LoaderState) -> Result<Box<dyn AnyEpochs>>;
+    fn resume(&self, state: &RunState) -> Result<Box<dyn AnyEpochs>>;
 
-    fn state(&self) -> LoaderState;
+    fn state(&self) -> RunState;
+
+    /// A state of this kind of loader's, from its text.
+    fn read_state(&self, text: &str) -> Result<RunState>;
 
     fn stats(&self) -> Stats;
 
@@ -52,23 +137,23 @@ pub(crate) trait AnyEpoch: Send {
 
     fn number(&self) -> u64;
 
-    fn state(&self) -> LoaderState;
+    fn state(&self) -> RunState;
 
     fn stats(&self) -> Stats;
 }
 
-/// A loader of a data set with an index.
-pub(crate) struct Indexed<B: IntoTree> {
-    loader: Arc<DataLoader<B>>,
+/// A loader of batches that become trees.
+pub(crate) struct Loaded<B: IntoTree, K: Kind = Indexed> {
+    loader: Arc<DataLoader<B, K>>,
     device: Option<Device>,
     depth: usize,
     /// What the device makes of the first tensor of a batch, which is pictures.
     finish: Option<Arc<Finish>>,
 }
 
-impl<B: IntoTree> Indexed<B> {
-    pub(crate) fn new(loader: Arc<DataLoader<B>>, options: &Options) -> Indexed<B> {
-        Indexed {
+impl<B: IntoTree, K: AnyKind> Loaded<B, K> {
+    pub(crate) fn new(loader: Arc<DataLoader<B, K>>, options: &Options) -> Loaded<B, K> {
+        Loaded {
             loader,
             device: options.device.clone(),
             depth: options.depth,
@@ -77,12 +162,12 @@ impl<B: IntoTree> Indexed<B> {
     }
 
     /// The first tensor of each batch is pictures, of which the device makes this.
-    pub(crate) fn finished_by(mut self, finish: Option<Arc<Finish>>) -> Indexed<B> {
+    pub(crate) fn finished_by(mut self, finish: Option<Arc<Finish>>) -> Loaded<B, K> {
         self.finish = finish;
         self
     }
 
-    fn sent(&self, epochs: Epochs<'static, B, Numbers>) -> Box<dyn AnyEpochs> {
+    fn sent(&self, epochs: Epochs<'static, B, Numbers, K>) -> Box<dyn AnyEpochs> {
         match &self.device {
             Some(device) => Box::new(Sent {
                 inner: epochs.prefetch_to_device(device, self.depth),
@@ -93,9 +178,9 @@ impl<B: IntoTree> Indexed<B> {
     }
 }
 
-impl<B: IntoTree> AnyLoader for Indexed<B> {
-    fn len(&self) -> usize {
-        self.loader.len()
+impl<B: IntoTree, K: AnyKind> AnyLoader for Loaded<B, K> {
+    fn len(&self) -> Option<usize> {
+        K::len(&self.loader)
     }
 
     fn batch_size(&self) -> usize {
@@ -117,13 +202,24 @@ impl<B: IntoTree> AnyLoader for Indexed<B> {
         }
     }
 
-    fn resume(&self, state: &LoaderState) -> Result<Box<dyn AnyEpochs>> {
-        let epochs = self.loader.owned_resume(state.epoch().., state)?;
+    fn resume(&self, state: &RunState) -> Result<Box<dyn AnyEpochs>> {
+        let first = state.epoch()..;
+        let epochs = match K::unwrapped(state) {
+            Some(state) => self.loader.owned_resume(first, state)?,
+            // (None of this kind's: `read_state` has refused it.)
+            None => self
+                .loader
+                .owned_resume(first, &state.to_string().parse()?)?,
+        };
         Ok(self.sent(epochs))
     }
 
-    fn state(&self) -> LoaderState {
-        self.loader.state()
+    fn state(&self) -> RunState {
+        K::wrapped(self.loader.state())
+    }
+
+    fn read_state(&self, text: &str) -> Result<RunState> {
+        text.parse().map(K::wrapped)
     }
 
     fn stats(&self) -> Stats {
@@ -135,7 +231,7 @@ impl<B: IntoTree> AnyLoader for Indexed<B> {
     }
 }
 
-impl<B: IntoTree> AnyEpochs for Epochs<'static, B, Numbers> {
+impl<B: IntoTree, K: AnyKind> AnyEpochs for Epochs<'static, B, Numbers, K> {
     fn next(&mut self) -> Option<Box<dyn AnyEpoch>> {
         let epoch = Iterator::next(self)?;
         Some(Box::new(epoch))
@@ -148,7 +244,7 @@ struct Sent<E> {
     finish: Option<Arc<Finish>>,
 }
 
-impl<B: IntoTree> AnyEpochs for Sent<DeviceEpochs<'static, B, Numbers>> {
+impl<B: IntoTree, K: AnyKind> AnyEpochs for Sent<DeviceEpochs<'static, B, Numbers, K>> {
     fn next(&mut self) -> Option<Box<dyn AnyEpoch>> {
         let inner = self.inner.next()?;
         let finish = self.finish.clone();
@@ -164,7 +260,7 @@ fn map<T, U>(next: TryNext<Result<T>>, f: impl FnOnce(T) -> U) -> TryNext<Result
     }
 }
 
-impl<B: IntoTree> AnyEpoch for Epoch<'static, B> {
+impl<B: IntoTree, K: AnyKind> AnyEpoch for Epoch<'static, B, K> {
     fn next(&mut self, timeout: Duration) -> TryNext<Result<Handed>> {
         map(self.next_timeout(timeout), |batch| {
             Handed::Host(batch.into_tree())
@@ -175,8 +271,8 @@ impl<B: IntoTree> AnyEpoch for Epoch<'static, B> {
         Epoch::number(self)
     }
 
-    fn state(&self) -> LoaderState {
-        Epoch::state(self)
+    fn state(&self) -> RunState {
+        K::wrapped(Epoch::state(self))
     }
 
     fn stats(&self) -> Stats {
@@ -184,7 +280,7 @@ impl<B: IntoTree> AnyEpoch for Epoch<'static, B> {
     }
 }
 
-impl<B: IntoTree> AnyEpoch for Sent<DeviceEpoch<'static, B>> {
+impl<B: IntoTree, K: AnyKind> AnyEpoch for Sent<DeviceEpoch<'static, B, K>> {
     fn next(&mut self, timeout: Duration) -> TryNext<Result<Handed>> {
         map(self.inner.next_timeout(timeout), |batch| {
             let mut finish = self.finish.clone();
@@ -200,8 +296,8 @@ impl<B: IntoTree> AnyEpoch for Sent<DeviceEpoch<'static, B>> {
         self.inner.number()
     }
 
-    fn state(&self) -> LoaderState {
-        self.inner.state()
+    fn state(&self) -> RunState {
+        K::wrapped(self.inner.state())
     }
 
     fn stats(&self) -> Stats {

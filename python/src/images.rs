@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use half::{bf16, f16};
-use pinfeed::Dataset;
+use pinfeed::dataset::IntoDataset;
 use pinfeed::image::{
-    ColorJitter, ImageFolder, ImageTransform, Interpolation, RandAugment, RandomErasing,
-    RandomResizedCrop, RandomRotation,
+    ColorJitter, ImageFolder, ImageTransform, Interpolation, LazyImage, RandAugment, RandomErasing,
+    RandomResizedCrop, RandomRotation, StoredFolder,
 };
+use pinfeed::{Dataset, Error, store};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
@@ -161,11 +162,15 @@ impl PyTransform {
     }
 }
 
+/// The pictures of a folder, and their labels.
+type Labelled = Arc<dyn Dataset<Sample = (LazyImage, i64)>>;
+
 /// A folder of pictures.
 struct Pictures {
-    folder: ImageFolder,
+    folder: Labelled,
+    /// The same, for batches that go to a device, which may decode them.
+    on_device: Labelled,
     finish: Option<Finish>,
-    decode: Decoding,
 }
 
 /// Where the pictures of batches that go to a device are decoded.
@@ -198,18 +203,39 @@ impl Decoding {
     }
 
     #[cfg(feature = "nvjpeg")]
-    fn of(self, folder: ImageFolder) -> ImageFolder {
+    fn of(self, folder: Folder) -> Folder {
         use pinfeed::image::Decode;
-        folder.with_decode(match self {
+        let decode = match self {
             Decoding::Cpu => Decode::Cpu,
             Decoding::Device => Decode::Device,
             Decoding::Both => Decode::Both,
-        })
+        };
+        match folder {
+            Folder::Local(folder) => Folder::Local(folder.with_decode(decode)),
+            Folder::Stored(folder) => Folder::Stored(folder.with_decode(decode)),
+        }
     }
 
     #[cfg(not(feature = "nvjpeg"))]
-    fn of(self, folder: ImageFolder) -> ImageFolder {
+    fn of(self, folder: Folder) -> Folder {
         folder
+    }
+}
+
+/// Where a folder is.
+#[derive(Clone)]
+enum Folder {
+    Local(ImageFolder),
+    /// In a bucket, or on a web server.
+    Stored(StoredFolder),
+}
+
+impl Folder {
+    fn labelled(self) -> Labelled {
+        match self {
+            Folder::Local(folder) => Arc::new(folder),
+            Folder::Stored(folder) => Arc::new(folder.into_dataset()),
+        }
     }
 }
 
@@ -219,7 +245,7 @@ impl Pictures {
         finish: &Finish,
     ) -> impl Dataset<Sample = (FinishedImage<P>, i64)> + use<P> {
         let table = Arc::new(PixelTable::<P>::new(finish));
-        let mut adapted = Adapted::new(self.folder.clone(), move |(image, label)| {
+        let mut adapted = Adapted::new(Arc::clone(&self.folder), move |(image, label)| {
             let table = Arc::clone(&table);
             (FinishedImage { image, table }, label)
         });
@@ -236,26 +262,28 @@ impl Source for Pictures {
 
     fn values(&self, on_device: bool) -> Values {
         let finishing = Finishing::new(self.finish.as_ref(), on_device);
-        Arc::new(Adapted::new(self.folder.clone(), move |(image, label)| {
-            Value::Tuple(vec![
-                Value::Picture(image, finishing.clone()),
-                Value::Int(label),
-            ])
-        }))
+        Arc::new(Adapted::new(
+            Arc::clone(&self.folder),
+            move |(image, label)| {
+                Value::Tuple(vec![
+                    Value::Picture(image, finishing.clone()),
+                    Value::Int(label),
+                ])
+            },
+        ))
     }
 
     fn build(&self, options: &Options) -> pinfeed::Result<Box<dyn AnyLoader>> {
         if options.device.is_some() {
             let finish = self.finish.clone().map(Arc::new);
-            let loader = options.build(pinfeed::DataLoader::builder(
-                self.decode.of(self.folder.clone()),
-            ))?;
+            let loader =
+                options.build(pinfeed::DataLoader::builder(Arc::clone(&self.on_device)))?;
             return Ok(Box::new(
-                crate::erased::Indexed::new(loader, options).finished_by(finish),
+                crate::erased::Loaded::new(loader, options).finished_by(finish),
             ));
         }
         match &self.finish {
-            None => loader_of(self.folder.clone(), options),
+            None => loader_of(Arc::clone(&self.folder), options),
             Some(finish) => match finish.pixel_type {
                 PixelType::F32 => loader_of(self.finished::<f32>(finish), options),
                 PixelType::F16 => loader_of(self.finished::<f16>(finish), options),
@@ -267,54 +295,75 @@ impl Source for Pictures {
 
 /// What is known of a folder's pictures.
 #[pyclass(frozen, module = "pinfeed._pinfeed", name = "_Folder")]
-pub(crate) struct PyFolder(ImageFolder);
+pub(crate) struct PyFolder(Folder);
 
 #[pymethods]
 impl PyFolder {
-    /// Class folders in `root`.
+    /// Class folders in `root`: a path, or a URL.
     #[staticmethod]
     fn open(py: Python<'_>, root: PathBuf) -> PyResult<PyFolder> {
-        py.detach(|| ImageFolder::open(root))
-            .or_raise(py)
-            .map(PyFolder)
+        let open = || match root.to_str().filter(|root| root.contains("://")) {
+            None => ImageFolder::open(&root).map(Folder::Local),
+            Some(url) => {
+                let store = store::open(url).map_err(|error| Error::Source(error.into()))?;
+                StoredFolder::open(store, "").map(Folder::Stored)
+            }
+        };
+        py.detach(open).or_raise(py).map(PyFolder)
     }
 
     /// A list in a text file.
     #[staticmethod]
     fn open_list(py: Python<'_>, list: PathBuf) -> PyResult<PyFolder> {
-        py.detach(|| ImageFolder::open_list(list))
-            .or_raise(py)
-            .map(PyFolder)
+        let opened = py.detach(|| ImageFolder::open_list(list)).or_raise(py)?;
+        Ok(PyFolder(Folder::Local(opened)))
     }
 
     /// Paths and classes.
     #[staticmethod]
     fn from_list(py: Python<'_>, list: Vec<(PathBuf, String)>) -> PyResult<PyFolder> {
-        ImageFolder::from_list(list).or_raise(py).map(PyFolder)
+        let folder = ImageFolder::from_list(list).or_raise(py)?;
+        Ok(PyFolder(Folder::Local(folder)))
     }
 
     fn with_classes(&self, py: Python<'_>, classes: Vec<String>) -> PyResult<PyFolder> {
-        self.0
-            .clone()
-            .with_classes(classes)
-            .or_raise(py)
-            .map(PyFolder)
+        let folder = match self.0.clone() {
+            Folder::Local(folder) => folder.with_classes(classes).map(Folder::Local),
+            Folder::Stored(folder) => folder.with_classes(classes).map(Folder::Stored),
+        };
+        folder.or_raise(py).map(PyFolder)
     }
 
     fn classes(&self) -> Vec<String> {
-        self.0.classes().to_vec()
+        match &self.0 {
+            Folder::Local(folder) => folder.classes().to_vec(),
+            Folder::Stored(folder) => folder.classes().to_vec(),
+        }
     }
 
     fn labels(&self) -> Vec<i64> {
-        self.0.labels().to_vec()
+        match &self.0 {
+            Folder::Local(folder) => folder.labels().to_vec(),
+            Folder::Stored(folder) => folder.labels().to_vec(),
+        }
     }
 
-    fn path(&self, index: u64) -> Option<PathBuf> {
-        self.0.path(index)
+    /// Where each picture is: paths; or their keys below the URL.
+    fn paths(&self) -> Vec<PathBuf> {
+        match &self.0 {
+            Folder::Local(folder) => {
+                let indices = 0..folder.labels().len() as u64;
+                indices.filter_map(|index| folder.path(index)).collect()
+            }
+            Folder::Stored(folder) => folder.keys().map(PathBuf::from).collect(),
+        }
     }
 
     fn __len__(&self) -> usize {
-        self.0.labels().len()
+        match &self.0 {
+            Folder::Local(folder) => folder.labels().len(),
+            Folder::Stored(folder) => folder.labels().len(),
+        }
     }
 
     /// The data set of its pictures.
@@ -328,14 +377,20 @@ impl PyFolder {
     ) -> PyResult<PySource> {
         let transform = transform.map(Bound::get);
         let plan = transform.map_or_else(ImageTransform::new, |transform| transform.plan.clone());
-        let folder = self
-            .0
-            .clone()
-            .with_transform(plan)
-            .with_exif_orientation(exif_orientation);
+        let folder = match self.0.clone() {
+            Folder::Local(folder) => {
+                let folder = folder.with_transform(plan);
+                Folder::Local(folder.with_exif_orientation(exif_orientation))
+            }
+            Folder::Stored(folder) => {
+                let folder = folder.with_transform(plan);
+                Folder::Stored(folder.with_exif_orientation(exif_orientation))
+            }
+        };
+        let decode = Decoding::named(py, decode)?;
         Ok(PySource(Arc::new(Pictures {
-            folder,
-            decode: Decoding::named(py, decode)?,
+            on_device: decode.of(folder.clone()).labelled(),
+            folder: folder.labelled(),
             finish: transform.and_then(|transform| transform.finish.clone()),
         })))
     }

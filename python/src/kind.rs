@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use half::{bf16, f16};
 use pinfeed::device::Adrift;
+use pinfeed::error::ShapeError;
 use pinfeed::sample::Field;
 use pinfeed::tensor::Element;
 use pinfeed::{DeviceTensor, Tensor};
@@ -38,11 +39,21 @@ macro_rules! each {
 }
 pub(crate) use each;
 
+/// A type of elements, of a number of which it is not known which it has.
+pub(crate) trait OfScalar: Element {
+    /// The number, if it is of this type.
+    fn of(number: Scalar) -> Option<Self>;
+}
+
 macro_rules! families {
     ($($variant:ident $type:ty),*) => {
         /// A host tensor of any element type.
         #[derive(Debug)]
         pub(crate) enum HostTensor { $($variant(Tensor<$type>)),* }
+
+        /// A number of any element type.
+        #[derive(Debug, Clone, Copy)]
+        pub(crate) enum Scalar { $($variant($type)),* }
 
         /// A device tensor of any element type.
         #[derive(Debug)]
@@ -57,6 +68,21 @@ macro_rules! families {
         pub(crate) enum AnyField { $($variant(Field<$type>)),* }
 
         $(
+            impl OfScalar for $type {
+                fn of(number: Scalar) -> Option<$type> {
+                    match number {
+                        Scalar::$variant(number) => Some(number),
+                        _ => None,
+                    }
+                }
+            }
+
+            impl From<$type> for Scalar {
+                fn from(number: $type) -> Scalar {
+                    Scalar::$variant(number)
+                }
+            }
+
             impl From<Tensor<$type>> for HostTensor {
                 fn from(tensor: Tensor<$type>) -> HostTensor {
                     HostTensor::$variant(tensor)
@@ -169,6 +195,26 @@ impl Kind {
         }
     }
 
+    /// The type with that name.
+    pub(crate) fn named(name: &str) -> Option<Kind> {
+        let all = [
+            Kind::Bool,
+            Kind::U8,
+            Kind::I8,
+            Kind::I16,
+            Kind::U16,
+            Kind::I32,
+            Kind::U32,
+            Kind::I64,
+            Kind::U64,
+            Kind::F16,
+            Kind::BF16,
+            Kind::F32,
+            Kind::F64,
+        ];
+        all.into_iter().find(|kind| kind.name() == name)
+    }
+
     pub(crate) fn item_bytes(self) -> usize {
         match self {
             Kind::Bool | Kind::U8 | Kind::I8 => 1,
@@ -176,6 +222,13 @@ impl Kind {
             Kind::I32 | Kind::U32 | Kind::F32 => 4,
             Kind::I64 | Kind::U64 | Kind::F64 => 8,
         }
+    }
+}
+
+impl Scalar {
+    /// A tensor without dimensions.
+    pub(crate) fn tensor(self) -> Result<HostTensor, ShapeError> {
+        Ok(each!(self, Scalar, number => Tensor::from_vec(vec![number], &[])?.into()))
     }
 }
 

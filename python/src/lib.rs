@@ -15,14 +15,17 @@ mod errors;
 mod images;
 #[expect(unsafe_code, reason = "it reads the memory of Python's buffers")]
 mod incoming;
+mod iterable;
 mod kind;
 mod loader;
 mod logger;
 mod machine;
+mod numbers;
 mod options;
 #[expect(unsafe_code, reason = "it exports buffers to Python")]
 mod outgoing;
 mod own;
+mod parquet;
 mod picture;
 mod sampler;
 mod shards;
@@ -46,11 +49,15 @@ mod _pinfeed {
     #[pymodule_export]
     use super::images::{PyFolder, PyTransform};
     #[pymodule_export]
+    use super::iterable::{PyIterable, worker_info};
+    #[pymodule_export]
     use super::loader::{PyEpoch, PyLoader, PyStats, at_exit};
     #[pymodule_export]
     use super::machine::machine;
     #[pymodule_export]
     use super::own::{changed_source, own_source, sample_seed};
+    #[pymodule_export]
+    use super::parquet::PyParquet;
     #[pymodule_export]
     use super::sampler::PySampler;
     #[pymodule_export]

@@ -7,15 +7,16 @@ use std::time::{Duration, Instant};
 
 use pinfeed::Device;
 use pinfeed::device::MemoryStats;
-use pinfeed::loader::{LoaderState, Stats, TryNext};
-use pyo3::exceptions::PyRuntimeError;
+use pinfeed::loader::{Stats, TryNext};
+use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::device::{TorchDevice, device_object};
 use crate::dlpack::{PyCaptureGuard, Ring};
-use crate::erased::{AnyEpoch, AnyEpochs, AnyLoader, Handed};
+use crate::erased::{AnyEpoch, AnyEpochs, AnyLoader, Handed, RunState};
 use crate::errors::{OrRaise, exception, interruptible, say};
+use crate::iterable::PyIterable;
 use crate::options::Options;
 use crate::outgoing::{Output, host_object};
 use crate::source::{PySource, collated};
@@ -88,7 +89,7 @@ enum Refused {
 /// What is known of an epoch that is over.
 #[derive(Clone)]
 struct Last {
-    state: Option<LoaderState>,
+    state: Option<RunState>,
     stats: Option<Stats>,
 }
 
@@ -268,6 +269,13 @@ impl Slot {
     }
 }
 
+/// What a loader loads.
+#[derive(FromPyObject)]
+enum Data<'py> {
+    Source(Bound<'py, PySource>),
+    Iterable(Bound<'py, PyIterable>),
+}
+
 /// A loader.
 #[pyclass(frozen, weakref, module = "pinfeed._pinfeed", name = "_Loader")]
 pub(crate) struct PyLoader(Arc<Shared>);
@@ -275,11 +283,7 @@ pub(crate) struct PyLoader(Arc<Shared>);
 #[pymethods]
 impl PyLoader {
     #[new]
-    fn new(
-        py: Python<'_>,
-        source: &Bound<'_, PySource>,
-        options: &Bound<'_, PyDict>,
-    ) -> PyResult<PyLoader> {
+    fn new(py: Python<'_>, source: Data<'_>, options: &Bound<'_, PyDict>) -> PyResult<PyLoader> {
         let prepares = match options.get_item("prepare_next")? {
             Some(prepares) => prepares.extract()?,
             None => true,
@@ -309,17 +313,25 @@ impl PyLoader {
                 Some(pin.getattr("pin_memory")?.unbind())
             }
         };
-        let source = Arc::clone(&source.get().0);
         let function = options
             .collate_fn
             .as_ref()
             .map(|function| function.clone_ref(py));
         let of_samples = options.output.of_samples(py)?;
         // Workers may need the interpreter while they start.
-        let loader = py.detach(|| match function {
-            Some(function) => collated(source.objects(of_samples), function, &options),
-            None => source.build(&options),
-        });
+        let loader = match source {
+            Data::Iterable(iterable) => {
+                let iterable = iterable.get();
+                py.detach(|| iterable.build(function, &options))
+            }
+            Data::Source(source) => {
+                let source = Arc::clone(&source.get().0);
+                py.detach(|| match function {
+                    Some(function) => collated(source.objects(of_samples), function, &options),
+                    None => source.build(&options),
+                })
+            }
+        };
         let shared = Arc::new(Shared {
             state: Mutex::new(State {
                 loader: Some(Arc::new(loader.or_raise(py)?)),
@@ -344,7 +356,8 @@ impl PyLoader {
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let loader = self.0.loader(py)?;
-        Ok(py.detach(|| loader.len()))
+        let len = py.detach(|| loader.len());
+        len.ok_or_else(|| PyTypeError::new_err("an iterable does not say how many batches it has"))
     }
 
     #[getter]
@@ -422,7 +435,7 @@ impl PyLoader {
 
     fn load_state(&self, py: Python<'_>, state: &str) -> PyResult<()> {
         let loader = self.0.loader(py)?;
-        let state: LoaderState = state.parse::<LoaderState>().or_raise(py)?;
+        let state = loader.read_state(state).or_raise(py)?;
         let epochs = py.detach(|| loader.resume(&state)).or_raise(py)?;
         let mut before = Some(epochs);
         let is_open = {
@@ -503,7 +516,7 @@ impl PyLoader {
     }
 }
 
-fn shown(state: &LoaderState) -> (String, u64, u64) {
+fn shown(state: &RunState) -> (String, u64, u64) {
     (state.to_string(), state.epoch(), state.position())
 }
 
@@ -537,7 +550,7 @@ impl PyEpoch {
         &self,
         py: Python<'_>,
         epoch: Box<dyn AnyEpoch>,
-        before: &LoaderState,
+        before: &RunState,
     ) -> Box<dyn AnyEpoch> {
         let Ok(loader) = self.shared.loader(py) else {
             return epoch;

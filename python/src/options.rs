@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use pinfeed::collate::Collate;
-use pinfeed::loader::{Builder, LastBatch, OnError, Workers, World};
+use pinfeed::iterable::IterableDataset;
+use pinfeed::loader::{Builder, Iterable, IterableBuilder, LastBatch, OnError, Workers, World};
 use pinfeed::sampler::Sampler;
 use pinfeed::{DataLoader, Dataset, Device};
 use pyo3::prelude::*;
@@ -174,6 +175,43 @@ impl Options {
             },
             bad_share: get(options, "bad_share")?,
         })
+    }
+
+    /// As `build`, of what has no index. (`pinfeed.DataLoader` has refused the options that it has not.)
+    pub(crate) fn build_iterable<S, C>(
+        &self,
+        mut builder: IterableBuilder<S, C>,
+    ) -> pinfeed::Result<Arc<DataLoader<C::Batch, Iterable>>>
+    where
+        S: IterableDataset,
+        C: Collate<S::Sample>,
+    {
+        builder = builder
+            .batch_size(self.batch_size)
+            .seed(self.seed)
+            .num_workers(self.num_workers.map_or(Workers::Auto, Workers::Fixed))
+            .drop_last(self.last_batch == LastBatch::Drop)
+            .world(self.world)
+            .on_error(self.on_error);
+        if let Some(prefetch) = self.prefetch {
+            builder = builder.prefetch(prefetch);
+        }
+        if let Some(bytes) = self.max_bytes {
+            builder = builder.max_bytes_in_flight(bytes);
+        }
+        if let Some(timeout) = self.timeout {
+            builder = builder.timeout(timeout);
+        }
+        if let Some((attempts, wait)) = self.retry {
+            builder = builder.retry(attempts, wait);
+        }
+        if let Some((share, after)) = self.bad_share {
+            builder = builder.bad_share_at_most(share, after);
+        }
+        if let Some(device) = &self.device {
+            builder = builder.pin_memory(device);
+        }
+        builder.build().map(Arc::new)
     }
 
     pub(crate) fn build<D, C>(

@@ -7,11 +7,11 @@ use pinfeed::dataset::{ConcatDataset, Pass, Subset};
 use pinfeed::rng::RngKey;
 use pinfeed::sampler::{Blocks, Openings};
 use pinfeed::{BoxError, DataLoader, Dataset, SampleRng};
-use pyo3::exceptions::PyIndexError;
+use pyo3::exceptions::{PyIndexError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PyTuple};
 
-use crate::erased::{AnyLoader, Indexed};
+use crate::erased::{AnyLoader, Loaded};
 use crate::errors::{OrRaise, exception, run};
 use crate::incoming::value_of;
 use crate::kind::{HostTensor, each};
@@ -57,7 +57,7 @@ where
     <Stack as Collate<D::Sample>>::Batch: IntoTree,
 {
     let loader = options.build(DataLoader::builder(dataset))?;
-    Ok(Box::new(Indexed::new(loader, options)))
+    Ok(Box::new(Loaded::new(loader, options)))
 }
 
 /// A loader whose batches are made by a function of the program's.
@@ -66,8 +66,20 @@ pub(crate) fn collated(
     function: Py<PyAny>,
     options: &Options,
 ) -> pinfeed::Result<Box<dyn AnyLoader>> {
+    let collate = collate_by(function, options);
+    let builder = DataLoader::builder(objects).collate_fn::<Tree<HostLeaf>, _>(collate);
+    let loader = options.build(builder)?;
+    Ok(Box::new(Loaded::new(loader, options)))
+}
+
+/// What makes a batch of Python objects by a function of the program's.
+pub(crate) fn collate_by(
+    function: Py<PyAny>,
+    options: &Options,
+) -> impl Fn(Vec<Py<PyAny>>, &mut Arena) -> Result<Tree<HostLeaf>, BoxError> + Send + Sync + 'static
+{
     let to_device = options.device.is_some();
-    let collate = move |samples: Vec<Py<PyAny>>, arena: &mut Arena| {
+    move |samples: Vec<Py<PyAny>>, arena: &mut Arena| {
         let made = run(|py| {
             let samples = PyList::new(py, samples)?;
             let made = thread::call(function.bind(py), &PyTuple::new(py, [samples])?)?;
@@ -80,10 +92,7 @@ pub(crate) fn collated(
             Ok(whole) => Ok(Tree::Whole(whole)),
             Err(value) => placed(value, arena),
         }
-    };
-    let builder = DataLoader::builder(objects).collate_fn::<Tree<HostLeaf>, _>(collate);
-    let loader = options.build(builder)?;
-    Ok(Box::new(Indexed::new(loader, options)))
+    }
 }
 
 /// A batch that a function made, in the memory of the loader's.
@@ -105,6 +114,7 @@ fn placed(value: Value, arena: &mut Arena) -> Result<Tree<HostLeaf>, BoxError> {
             kind,
             finish: None,
         }),
+        Value::Scalar(number, kind) => placed(Value::Tensor(number.tensor()?, kind), arena)?,
         Value::Text(text) => Tree::Texts(vec![text]),
         Value::Bytes(bytes) => Tree::Bytes(vec![bytes]),
         Value::Object(object) => Tree::Whole(object),
@@ -214,6 +224,11 @@ pub(crate) fn sample_object<'py>(
     };
     Ok(match value {
         Value::Tensor(tensor, kind) => array_of(py, tensor, kind, output)?,
+        Value::Scalar(number, kind) => {
+            let tensor = number.tensor();
+            let tensor = tensor.map_err(|error| PyValueError::new_err(error.to_string()))?;
+            array_of(py, tensor, kind, output)?
+        }
         Value::Int(number) => number.into_pyobject(py)?.into_any(),
         Value::Float(number) => number.into_pyobject(py)?.into_any(),
         Value::Bool(bool) => bool.into_pyobject(py)?.to_owned().into_any(),

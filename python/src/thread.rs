@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::exceptions::PySystemExit;
 use pyo3::ffi;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyIterator, PyTuple};
 
 /// The interpreter is about to end. (SeqCst, here and with `INSIDE`: of a thread that enters and one that ends the interpreter, at least
 /// one sees the other.)
@@ -160,6 +160,7 @@ type Call = unsafe extern "C-unwind" fn(
     *mut ffi::PyObject,
     *mut ffi::PyObject,
 ) -> *mut ffi::PyObject;
+type Next = unsafe extern "C-unwind" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
 type GetItem =
     unsafe extern "C-unwind" fn(*mut ffi::PyObject, *mut ffi::PyObject) -> *mut ffi::PyObject;
 
@@ -184,6 +185,15 @@ fn get_item_function() -> GetItem {
     // SAFETY: as above.
     std::hint::black_box(unsafe {
         std::mem::transmute::<Declared, GetItem>(ffi::PyObject_GetItem as Declared)
+    })
+}
+
+/// `PyIter_Next`, in the same way.
+fn next_function() -> Next {
+    type Declared = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+    // SAFETY: as above.
+    std::hint::black_box(unsafe {
+        std::mem::transmute::<Declared, Next>(ffi::PyIter_Next as Declared)
     })
 }
 
@@ -213,6 +223,24 @@ pub(crate) fn item<'py>(
     stays.end();
     // SAFETY: it is a new reference, or null with an exception.
     unsafe { Bound::from_owned_ptr_or_err(object.py(), result) }
+}
+
+/// The next item of an iterator of the program's; `None` at its end.
+pub(crate) fn next<'py>(iterator: &Bound<'py, PyIterator>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let next = next_function();
+    let stays = Stays::begin();
+    // SAFETY: it is an iterator, which is alive, and this thread is attached.
+    let item = unsafe { next(iterator.as_ptr()) };
+    stays.end();
+    let py = iterator.py();
+    if item.is_null() {
+        return match PyErr::take(py) {
+            Some(error) => Err(error),
+            None => Ok(None),
+        };
+    }
+    // SAFETY: it is a new reference.
+    Ok(Some(unsafe { Bound::from_owned_ptr(py, item) }))
 }
 
 /// Before Python 3.14, a thread that comes back to Python while the interpreter ends (it slept, and caught the interruption) is ended by

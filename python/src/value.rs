@@ -9,16 +9,19 @@ use half::{bf16, f16};
 use pinfeed::error::CollateError;
 use pinfeed::image::LazyImage;
 use pinfeed::sample::{Field, Filled, Layout, Row};
+use pinfeed::tensor::Element;
 use pinfeed::{Sample, Tensor};
 use pyo3::prelude::*;
 
-use crate::kind::{AnyField, HostTensor, Kind, each};
+use crate::kind::{AnyField, HostTensor, Kind, Scalar, each};
 use crate::picture::{Finish, FinishedImage, PixelTable, PixelType};
 use crate::tree::{HostLeaf, Key, Tree};
 
 /// A sample.
 pub(crate) enum Value {
     Tensor(HostTensor, Kind),
+    /// A number of a type of its own, as a file has it.
+    Scalar(Scalar, Kind),
     Int(i64),
     Float(f64),
     Bool(bool),
@@ -97,6 +100,7 @@ impl Value {
     fn name(&self) -> &'static str {
         match self {
             Value::Tensor(..) => "an array",
+            Value::Scalar(_, kind) => kind.name(),
             Value::Int(_) => "an int",
             Value::Float(_) => "a float",
             Value::Bool(_) => "a bool",
@@ -122,6 +126,10 @@ impl Value {
                 let field = each!(tensor, HostTensor, tensor => AnyField::from(
                     Sample::plan(std::iter::once(tensor), layout)?
                 ));
+                Plan::Tensor(field, *kind)
+            }
+            Value::Scalar(number, kind) => {
+                let field = each!(number, Scalar, number => scalar_field(number, layout)?);
                 Plan::Tensor(field, *kind)
             }
             Value::Int(_) => Plan::Tensor(layout.field::<i64>(&[])?.into(), Kind::I64),
@@ -178,6 +186,13 @@ impl Value {
                     return Err(other(kind.name(), planned.name()));
                 }
                 take(tensor, field, row)?;
+                Ok(Rest::Nothing)
+            }
+            (Value::Scalar(number, kind), Plan::Tensor(field, planned)) => {
+                if kind != *planned {
+                    return Err(other(kind.name(), planned.name()));
+                }
+                write_scalar(number, field, row)?;
                 Ok(Rest::Nothing)
             }
             (Value::Int(number), Plan::Tensor(AnyField::I64(field), Kind::I64)) => {
@@ -394,6 +409,30 @@ fn write_dict(
             "it has the key {key}, which the first sample of its batch has not"
         ))),
         None => Ok(Rest::Many(rests)),
+    }
+}
+
+fn scalar_field<T: Element>(_: &T, layout: &mut Layout) -> Result<AnyField, CollateError>
+where
+    AnyField: From<Field<T>>,
+{
+    layout.field::<T>(&[]).map(AnyField::from)
+}
+
+fn write_scalar(number: Scalar, field: &AnyField, row: &mut Row<'_>) -> Result<(), CollateError> {
+    match (number, field) {
+        (Scalar::U8(number), AnyField::U8(field)) => row.write(field, &[number]),
+        (Scalar::I8(number), AnyField::I8(field)) => row.write(field, &[number]),
+        (Scalar::I16(number), AnyField::I16(field)) => row.write(field, &[number]),
+        (Scalar::U16(number), AnyField::U16(field)) => row.write(field, &[number]),
+        (Scalar::I32(number), AnyField::I32(field)) => row.write(field, &[number]),
+        (Scalar::U32(number), AnyField::U32(field)) => row.write(field, &[number]),
+        (Scalar::I64(number), AnyField::I64(field)) => row.write(field, &[number]),
+        (Scalar::F16(number), AnyField::F16(field)) => row.write(field, &[number]),
+        (Scalar::BF16(number), AnyField::BF16(field)) => row.write(field, &[number]),
+        (Scalar::F32(number), AnyField::F32(field)) => row.write(field, &[number]),
+        (Scalar::F64(number), AnyField::F64(field)) => row.write(field, &[number]),
+        _ => Err(other("a number", "of another type")),
     }
 }
 

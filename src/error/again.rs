@@ -14,7 +14,9 @@ use super::BoxError;
 pub(crate) struct Again(pub(crate) BoxError);
 
 /// An iterable cannot go on from where it stands, whoever asks again: what it reads is not what its state says, or its threads are in another
-/// process. Passed on as [`Again`] is; the epoch ends with it.
+/// process, or its iterator says so ([`fatal`](crate::iterable::fatal)). Passed on as [`Again`] is; the epoch ends with it.
+///
+/// It prints as the error inside, which is its [`source`](StdError::source).
 #[derive(Debug)]
 pub(crate) struct Refused(pub(crate) BoxError);
 
@@ -38,6 +40,6 @@ impl fmt::Display for Refused {
 
 impl StdError for Refused {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        self.0.source()
+        Some(&*self.0)
     }
 }

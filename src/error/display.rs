@@ -6,7 +6,7 @@
 use std::error::Error as StdError;
 use std::fmt;
 
-use super::{Error, Interrupted, Misfit, SampleId, Stage, TimedOut};
+use super::{Error, Interrupted, Misfit, Refused, SampleId, Stage, TimedOut};
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,6 +30,9 @@ impl fmt::Display for Error {
             ),
             Error::Iterable { epoch, source } if source.is::<Interrupted>() => {
                 write!(f, "the iterable of epoch {epoch} was interrupted")
+            }
+            Error::Iterable { epoch, source } if source.is::<Refused>() => {
+                write!(f, "the iterable of epoch {epoch} cannot go on")
             }
             Error::Iterable { epoch, .. } => write!(f, "the iterable of epoch {epoch} did not open"),
             Error::IterablePanicked {

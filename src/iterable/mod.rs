@@ -59,6 +59,7 @@ mod ask;
 #[cfg(test)]
 mod asked_again;
 mod buckets;
+mod fatal;
 mod filter;
 mod flat_map;
 mod from_fn;
@@ -78,6 +79,7 @@ pub use adapters::{
 };
 pub(crate) use ask::ask;
 pub use buckets::{BucketByLength, BucketByLengthIter};
+pub use fatal::fatal;
 pub use filter::{Filter, FilterIter};
 pub use flat_map::{FlatMap, FlatMapIter};
 pub use from_fn::{FromFn, from_fn};
@@ -616,7 +618,7 @@ pub trait ItemIter: Send {
     type Item;
 
     /// Gives the next item; `None` at the end, after which it is not called again. An error is that of one item, and the iterator goes on.
-    /// (So end it, if there is nothing behind the error.) A panic ends it.
+    /// (If nothing can be behind the error, make it a [`fatal()`] one.) A panic ends it.
     ///
     /// Call [`progress()`] between two items of another iterator, if it takes several of them to give one.
     fn next(&mut self) -> Option<Result<Self::Item, BoxError>>;

@@ -15,6 +15,7 @@ mod broken_objects;
 mod buckets;
 mod datasets;
 mod disk_cache;
+mod fatal;
 mod filtered;
 mod get_many;
 mod interrupted;

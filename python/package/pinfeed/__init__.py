@@ -44,7 +44,9 @@ from ._errors import (
     SampleTimeout,
     StateError,
 )
+from ._iterable import WorkerInfo, get_worker_info
 from ._loader import DataLoader, World
+from ._parquet import Parquet
 from ._pinfeed import Array, Stats, Tensor, sample_seed
 
 __version__ = _pinfeed.__version__
@@ -64,6 +66,7 @@ __all__ = [
     "ImageFolder",
     "NotFoundError",
     "OptionError",
+    "Parquet",
     "SampleError",
     "SampleTimeout",
     "StateError",
@@ -73,7 +76,9 @@ __all__ = [
     "TensorDataset",
     "TokenDataset",
     "WebDataset",
+    "WorkerInfo",
     "World",
+    "get_worker_info",
     "npy",
     "npz",
     "random_split",

@@ -110,8 +110,7 @@ class OwnDataset(Dataset):
     def __init__(self, dataset: Any, *, at_once: int = 1) -> None:
         for needed in ("__len__", "__getitem__"):
             if not hasattr(dataset, needed):
-                iterable = " An iterable data set has no counterpart here yet: give it an index." if hasattr(dataset, "__iter__") else ""
-                raise OptionError(f"dataset={dataset!r}: it has no {needed}.{iterable}")
+                raise OptionError(f"dataset={dataset!r}: it has no {needed}")
         self.dataset = dataset
         self._source = _pinfeed.own_source(dataset, at_once if hasattr(dataset, "__getitems__") else 1)
 
@@ -142,7 +141,8 @@ def _transform(transform: Any) -> tuple[Any, Callable[[Any], Any] | None]:
 
 
 class ImageFolder(Dataset):
-    """Pictures in class folders, ``root/class/picture.jpg``, as torchvision's: samples are (picture, label).
+    """Pictures in class folders, ``root/class/picture.jpg``, as torchvision's: samples are (picture, label). ``root`` may be in a bucket:
+    ``"s3://bucket/train"``, ``"gs://.."``, ``"az://.."``.
 
     ``transform`` is one of ``pinfeed.transforms``, which runs without Python; or a function of yours, which gets the decoded picture as a
     NumPy array of shape (height, width, 3), and runs under the GIL. ``classes`` gives the labels' order, for a folder that lacks some.
@@ -206,8 +206,8 @@ class ImageFolder(Dataset):
 
     @property
     def samples(self) -> list[tuple[str, int]]:
-        """(path, label) of each sample."""
-        return [(str(self._folder.path(index)), label) for index, label in enumerate(self.targets)]
+        """(path, label) of each sample; of a bucket, with its key below the URL."""
+        return [(os.fspath(path), label) for path, label in zip(self._folder.paths(), self.targets)]
 
     imgs = samples
 

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from types import GenericAlias
 from typing import Any, Callable, Iterator, Sequence
 
-from . import _pinfeed
+from . import _iterable, _pinfeed
 from ._datasets import as_dataset
 from ._errors import OptionError, StateError
 from .samplers import Sampler, _indices
@@ -75,9 +75,12 @@ class World:
         return hash((self.rank, self.size))
 
 
-def _world(world: Any) -> tuple[int, int] | None:
+def _world(world: Any, is_iterable: bool) -> tuple[int, int] | None:
     if world is None:
         if int(os.environ.get("WORLD_SIZE") or 1) > 1:
+            if is_iterable:
+                _iterable.warn_of_ranks()
+                return None
             warnings.warn(
                 "this is one of several processes (WORLD_SIZE), and the loader gives each of them all samples: world=\"env\" gives each its "
                 "share, and world=pinfeed.World(0, 1) says that this is meant",
@@ -169,7 +172,8 @@ class DataLoader:
     As torch's:
 
     ``dataset``
-        One of pinfeed's data sets, which run without Python, or any object with ``__len__`` and ``__getitem__``.
+        One of pinfeed's data sets, which run without Python, or any object with ``__len__`` and ``__getitem__``; or an iterable: torch's
+        ``IterableDataset``, Hugging Face's, or any object with ``__iter__`` and no ``__getitem__``. One thread at a time pulls its items.
     ``batch_size``, ``shuffle``, ``drop_last``, ``in_order``
         The same. The order of ``shuffle`` follows from ``seed`` and the epoch.
     ``sampler``, ``batch_sampler``
@@ -270,10 +274,18 @@ class DataLoader:
             raise OptionError(f"timeout={timeout!r} needs workers: the thread that waits is the one that loads")
         if drop_last and last_batch not in (None, "drop"):
             raise OptionError(f"drop_last=True and last_batch={last_batch!r}: give one of them")
-        at_once = max(1, batch_size // max(1, 2 * (workers if workers is not None else os.cpu_count() or 1)))
-        source = as_dataset(dataset, at_once)
+        source: _pinfeed._Source | _pinfeed._Iterable
+        is_iterable = _iterable.is_iterable(dataset)
+        if is_iterable:
+            _iterable.check(dataset, given)
+            source, runs_python = _pinfeed._Iterable(dataset), True
+        else:
+            at_once = max(1, batch_size // max(1, 2 * (workers if workers is not None else os.cpu_count() or 1)))
+            own = as_dataset(dataset, at_once)
+            source, runs_python = own._source, own._runs_python
         if prepare_next is None:
-            prepare_next = not source._runs_python and collate_fn is None
+            prepare_next = not runs_python and collate_fn is None
+        self._is_iterable = is_iterable
         self.dataset = dataset
         self.num_workers = num_workers
         self.drop_last = drop_last
@@ -285,7 +297,7 @@ class DataLoader:
         self.in_order = in_order
         self.seed = seed
         self._loader = _pinfeed._Loader(
-            source._source,
+            source,
             {
                 "batch_size": batch_size,
                 "shuffle": bool(shuffle),
@@ -303,7 +315,7 @@ class DataLoader:
                 "sweep": bool(sweep),
                 "prefetch": prefetch,
                 "max_bytes_in_flight": max_bytes_in_flight,
-                "world": _world(world),
+                "world": _world(world, is_iterable),
                 "last_batch": last_batch or ("drop" if drop_last else "partial"),
                 "on_error": (on_error, None) if isinstance(on_error, str) else tuple(on_error),
                 "bad_share": bad_share,
@@ -326,8 +338,14 @@ class DataLoader:
         super().__setattr__(name, value)
 
     def __len__(self) -> int:
-        """The number of batches in an epoch, on this rank; it is the same on each."""
-        return len(self._loader)
+        """The number of batches in an epoch, on this rank; it is the same on each.
+
+        Of an iterable, as torch's: what follows from its ``len``, if it has one; otherwise a ``TypeError``.
+        """
+        if not self._is_iterable:
+            return len(self._loader)
+        count = len(self.dataset)
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)
 
     def __iter__(self) -> Iterator[Any]:
         """Begins the next epoch."""
@@ -346,6 +364,9 @@ class DataLoader:
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """The next ``iter`` goes on where the state stands, on any number of workers and ranks.
+
+        Of an iterable, each rank has a state of its own, and goes on from that, on as many ranks. If the iterable, or what its ``__iter__``
+        returns, has ``state_dict`` and ``load_state_dict``, it goes there; otherwise, as many items as were given are pulled again and dropped.
 
         Raises ``StateError`` if it is of another data set, order, seed or batch size.
         """

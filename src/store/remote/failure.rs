@@ -192,13 +192,16 @@ impl Failure {
                 "the server ignores ranges, and sends whole objects: read whole objects of it, or serve them by a server that knows `Range`",
             );
         }
-        if text.contains("scheme is not allowed") {
+        // (The innermost error says it, where a list was asked for.)
+        let what = transport(error);
+        let is_refused = |text: &str| text.contains("scheme is not allowed");
+        if is_refused(&text) || what.as_deref().is_some_and(is_refused) {
             return Failure::lasting(
                 StoreErrorKind::Other,
                 "the endpoint is http://, where credentials and data travel in the open: allow that by AWS_ALLOW_HTTP=true (or AZURE_, GOOGLE_)",
             );
         }
-        match transport(error) {
+        match what {
             Some(what) => Failure::temporary(what),
             None if request == Request::List => Failure::lasting(
                 StoreErrorKind::Other,
