@@ -460,15 +460,9 @@ impl PyLoader {
         let held = |bytes: fn(&MemoryStats) -> usize| memory.as_ref().map_or(0, bytes);
         let named = PyDict::new(py);
         named.set_item("pinned_bytes", held(|memory| memory.pinned_bytes))?;
-        named.set_item(
-            "pinned_idle_bytes",
-            held(|memory| memory.pinned_idle_bytes),
-        )?;
+        named.set_item("pinned_idle_bytes", held(|memory| memory.pinned_idle_bytes))?;
         named.set_item("device_bytes", held(|memory| memory.device_bytes))?;
-        named.set_item(
-            "device_held_bytes",
-            held(|memory| memory.device_held_bytes),
-        )?;
+        named.set_item("device_held_bytes", held(|memory| memory.device_held_bytes))?;
         named.set_item("adrift_bytes", held(|memory| memory.adrift_bytes))?;
         Ok(named)
     }

@@ -244,10 +244,9 @@ pub(crate) fn sample_object<'py>(
             }
             dict.into_any()
         }
-        Value::Like(sample, value) => like(
-            &sample.into_bound(py),
-            sample_object(py, *value, output)?,
-        )?,
+        Value::Like(sample, value) => {
+            like(&sample.into_bound(py), sample_object(py, *value, output)?)?
+        }
     })
 }
 
