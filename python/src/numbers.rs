@@ -44,8 +44,7 @@ fn field<T: Element>(
 where
     AnyField: From<Field<T>>,
 {
-    let shape = width.as_ref().map_or(&[][..], std::slice::from_ref);
-    layout.field::<T>(shape).map(AnyField::from)
+    layout.field::<T>(width.as_slice()).map(AnyField::from)
 }
 
 fn write<T: OfScalar>(

@@ -328,6 +328,16 @@ impl Opening {
     }
 }
 
+/// A field, as `_parquet.py` tells it.
+type Told<'py> = (
+    String,
+    Vec<String>,
+    String,
+    Option<String>,
+    usize,
+    Vec<Option<Bound<'py, PyAny>>>,
+);
+
 /// Parquet files that were opened.
 #[pyclass(frozen, module = "pinfeed._pinfeed", name = "_Parquet")]
 pub(crate) struct PyParquet {
@@ -445,14 +455,7 @@ impl PyParquet {
     fn source(
         &self,
         py: Python<'_>,
-        fields: Vec<(
-            String,
-            Vec<String>,
-            String,
-            Option<String>,
-            usize,
-            Vec<Option<Bound<'_, PyAny>>>,
-        )>,
+        fields: Vec<Told<'_>>,
         as_tuple: bool,
         transform: Option<&Bound<'_, PyTransform>>,
     ) -> PyResult<PySource> {
