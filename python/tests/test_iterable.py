@@ -120,6 +120,22 @@ def test_batches_are_those_of_torchs_loader(num_workers):
                     assert str(our) == str(their) and type(our) is type(their)
 
 
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_iterables_of_torchs_one_after_the_other(num_workers):
+    torch = pytest.importorskip("torch")
+
+    class Range(torch.utils.data.IterableDataset):
+        def __init__(self, first, end):
+            self.range = range(first, end)
+
+        def __iter__(self):
+            return iter(self.range)
+
+    loader = DataLoader(Range(0, 5) + Range(20, 23), batch_size=3, num_workers=num_workers)
+    for _ in range(2):
+        assert numbers(loader) == [[0, 1, 2], [3, 4, 20], [21, 22]]
+
+
 @pytest.mark.parametrize("num_workers", [0, 1, 4])
 def test_each_epoch_begins_the_iterable_anew(num_workers):
     items = Items()
