@@ -95,6 +95,8 @@ impl Server {
                     return;
                 }
                 let (stream, state) = (stream.unwrap(), Arc::clone(&of_thread));
+                // (An answer is written in two pieces, of which the second would wait 40 ms for the first one's acknowledgement.)
+                stream.set_nodelay(true).unwrap();
                 let named = thread::Builder::new().name("connection".to_owned());
                 named.spawn(move || serve(stream, &state)).unwrap();
             }
