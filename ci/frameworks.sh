@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The programs of frameworks/, a workspace of its own: types and clippy. tch is checked without libtorch; cutile's bindings are made from the headers of
-# CUDA's toolkit, by libclang. Both are run on a GPU machine: docs/frameworks.md.
+# CUDA's toolkit, by libclang. Neither is run here: docs/frameworks.md says what was.
 . "$(dirname "$0")/lib.sh"
 
 manifest=frameworks/Cargo.toml

@@ -2,8 +2,9 @@
 //!
 //!     cargo run --release --manifest-path frameworks/Cargo.toml --features cutile --example cutile
 //!
-//! A batch is lent to cutile, which keeps it until nothing of its own uses it any more. cutile chooses its streams by itself, so nobody knows which has
-//! read the batch last: the loan ends *everywhere*, and the memory is used again behind all work that the context had at the next sweep.
+//! A batch is lent to cutile, which keeps it until nothing of its own uses it any more. cutile chooses its streams by itself, so it is not known
+//! which has read the batch last: the loan ends *everywhere*, and the memory is used again behind all work that the context had at the next
+//! sweep.
 
 use std::process::ExitCode;
 use std::sync::Arc;

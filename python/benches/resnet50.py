@@ -21,7 +21,7 @@ The loaders, each as its own experts set it up; all crop to 224 (RandomResizedCr
     torch         PyTorch's ImageNet example: PIL, normalized by the workers, page-locked, non-blocking
     torch-best    files decoded by torchvision (libjpeg-turbo) to uint8, cropped there, copied as bytes, normalized on the GPU; persistent workers, four batches ahead each
     timm          timm's loader: PIL, bytes to the GPU on a stream of their own, normalized there
-    dali          fn.decoders.image on the GPU, of which the hardware decodes all; cropped and normalized on the GPU
+    dali          fn.decoders.image on the GPU, of which the hardware decodes all; cropped and normalized there, channels last
     dali-most     the same, of which the hardware decodes 0.9, and the GPU's own cores the rest
     torchcodec    files decoded by torchcodec to uint8, otherwise as torch-best
     pinfeed       num_workers as many as cores, device=, channels_last=True
@@ -144,13 +144,13 @@ def dali(asked, load):
         )
         images = fn.random_resized_crop(images, size=[SIZE, SIZE])
         images = fn.crop_mirror_normalize(
-            images, mirror=fn.random.coin_flip(), dtype=types.FLOAT, output_layout="CHW", mean=[255 * value for value in MEAN], std=[255 * value for value in STD]
+            images, mirror=fn.random.coin_flip(), dtype=types.FLOAT, output_layout="HWC", mean=[255 * value for value in MEAN], std=[255 * value for value in STD]
         )
         return images, labels.gpu()
 
     pipeline = graph(batch_size=asked.batch_size, num_threads=max(asked.workers, 1), device_id=0, seed=17, prefetch_queue_depth=2)
     for (batch,) in DALIGenericIterator(pipeline, ["images", "labels"], size=-1):
-        yield batch["images"], batch["labels"].squeeze(-1).long()
+        yield batch["images"].permute(0, 3, 1, 2), batch["labels"].squeeze(-1).long()
 
 
 def ours(asked, decode="cpu", workers=None):

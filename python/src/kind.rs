@@ -195,24 +195,25 @@ impl Kind {
         }
     }
 
+    pub(crate) const ALL: [Kind; 13] = [
+        Kind::Bool,
+        Kind::U8,
+        Kind::I8,
+        Kind::I16,
+        Kind::U16,
+        Kind::I32,
+        Kind::U32,
+        Kind::I64,
+        Kind::U64,
+        Kind::F16,
+        Kind::BF16,
+        Kind::F32,
+        Kind::F64,
+    ];
+
     /// The type with that name.
     pub(crate) fn named(name: &str) -> Option<Kind> {
-        let all = [
-            Kind::Bool,
-            Kind::U8,
-            Kind::I8,
-            Kind::I16,
-            Kind::U16,
-            Kind::I32,
-            Kind::U32,
-            Kind::I64,
-            Kind::U64,
-            Kind::F16,
-            Kind::BF16,
-            Kind::F32,
-            Kind::F64,
-        ];
-        all.into_iter().find(|kind| kind.name() == name)
+        Kind::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
     pub(crate) fn item_bytes(self) -> usize {

@@ -234,24 +234,8 @@ impl Memory {
 pub(crate) struct Torch {
     frombuffer: Py<PyAny>,
     pub(crate) empty: Py<PyAny>,
-    dtypes: [Option<Py<PyAny>>; KINDS.len()],
+    dtypes: [Option<Py<PyAny>>; Kind::ALL.len()],
 }
-
-const KINDS: [Kind; 13] = [
-    Kind::Bool,
-    Kind::U8,
-    Kind::I8,
-    Kind::I16,
-    Kind::U16,
-    Kind::I32,
-    Kind::U32,
-    Kind::I64,
-    Kind::U64,
-    Kind::F16,
-    Kind::BF16,
-    Kind::F32,
-    Kind::F64,
-];
 
 pub(crate) fn torch(py: Python<'_>) -> PyResult<&Torch> {
     static TORCH: PyOnceLock<Torch> = PyOnceLock::new();
@@ -261,7 +245,7 @@ pub(crate) fn torch(py: Python<'_>) -> PyResult<&Torch> {
         Ok(Torch {
             frombuffer: torch.getattr("frombuffer")?.unbind(),
             empty: torch.getattr("empty")?.unbind(),
-            dtypes: KINDS.map(dtype),
+            dtypes: Kind::ALL.map(dtype),
         })
     })
 }
@@ -269,7 +253,7 @@ pub(crate) fn torch(py: Python<'_>) -> PyResult<&Torch> {
 impl Torch {
     /// torch's type of these elements. Old versions lack `uint16`, `uint32` and `uint64`.
     pub(crate) fn dtype<'py>(&self, py: Python<'py>, kind: Kind) -> PyResult<&Bound<'py, PyAny>> {
-        let place = KINDS.iter().position(|other| *other == kind);
+        let place = Kind::ALL.iter().position(|other| *other == kind);
         match place.and_then(|place| self.dtypes[place].as_ref()) {
             Some(dtype) => Ok(dtype.bind(py)),
             None => Err(say(

@@ -462,9 +462,8 @@ impl<'a, D: Dataset, C: Collate<D::Sample>> Fill<'a, D, C> {
                 source.changes.lock().skipped.push(row_of_place);
                 if self.loading == Loading::Shared {
                     // What else is claimed would be loaded in vain.
-                    let can_rebuild = true;
                     return Err(Failed {
-                        can_rebuild,
+                        can_rebuild: true,
                         ..failed
                     });
                 }
