@@ -88,6 +88,15 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     files
 }
 
+/// How many threads read with arrow's reader, each a file.
+fn threads() -> impl Iterator<Item = usize> {
+    [1, 2, 4].into_iter().filter(|of| *of <= cores())
+}
+
+fn cores() -> usize {
+    thread::available_parallelism().map_or(1, usize::from)
+}
+
 /// Decodes all files, each by one of several threads, and drops what comes.
 fn arrow(folder: &Path, threads: usize) -> u64 {
     let files = files(folder);
@@ -170,8 +179,7 @@ fn epochs<B: Batch>(
     count: impl Fn(B) -> u64,
 ) {
     for (order, shuffle) in [("", true), (", in order", false)] {
-        let cores = thread::available_parallelism().map_or(1, usize::from);
-        for workers in [1, 2, 4, 8, 16].into_iter().filter(|of| *of <= cores) {
+        for workers in [1, 2, 4, 8, 16].into_iter().filter(|of| *of <= cores()) {
             let loader = loader(shuffle, workers);
             let mut epoch = 0;
             measure(&format!("{name}, {workers} workers{order}"), || {
@@ -196,7 +204,7 @@ fn loader<D: IntoDataset>(
 }
 
 fn numbers(folder: &Path) {
-    for threads in [1, 2] {
+    for threads in threads() {
         measure(
             &format!("arrow's reader, numbers, {threads} threads"),
             || arrow(folder, threads),
@@ -247,7 +255,7 @@ fn blocks(folder: &Path) {
 
 /// Reading all numbers, and epochs of what was read.
 fn table(folder: &Path) {
-    for threads in [1, 2] {
+    for threads in threads() {
         let name = format!("arrow's reader, numbers, {threads} threads");
         measure(&name, || arrow(folder, threads));
         let name = format!("arrow's reader, numbers, into tensors, {threads} threads");
@@ -269,7 +277,7 @@ fn table(folder: &Path) {
     });
     let (features, labels) = table.unwrap();
     let data = Arc::new(TensorDataset::new((features, labels)).unwrap());
-    for workers in [1, 2] {
+    for workers in [1, 2, 4, 8, 16].into_iter().filter(|of| *of <= cores()) {
         let loader = DataLoader::builder(Arc::clone(&data))
             .batch_size(1024)
             .shuffle(true)
@@ -292,7 +300,7 @@ fn table(folder: &Path) {
 }
 
 fn pictures(folder: &Path) {
-    for threads in [1, 2] {
+    for threads in threads() {
         measure(
             &format!("arrow's reader, images, {threads} threads"),
             || arrow(folder, threads),

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import weakref
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")  # the GPU is shared with torch and CuPy here
@@ -39,13 +40,22 @@ if "jax" not in MISSING:
 cu = ctypes.CDLL("libcuda.so.1")
 
 
+FAILED = []
+
+
 def check(function, *needs):
+    """Runs it, and says what it said. One that fails is named at the end; the others run all the same."""
     if set(needs) & set(MISSING):
         print(f"{function.__name__}: left out, for {', '.join(needs)} is not there", flush=True)
         return
     begun = time.perf_counter()
-    said = function()
-    torch.cuda.synchronize()
+    try:
+        said = function()
+        torch.cuda.synchronize()
+    except Exception:
+        traceback.print_exc()
+        FAILED.append(function.__name__)
+        said = "FAILED"
     gc.collect()
     print(f"{function.__name__}: {time.perf_counter() - begun:.2f} s{'' if said is None else f', {said}'}", flush=True)
 
@@ -533,6 +543,8 @@ def main():
         if QUICK and function in (leaks, what_a_hand_over_costs, the_interpreter_ends_with_tensors_alive, jax_captures_graphs_of_its_own):
             continue
         check(function, *needs)
+    if FAILED:
+        sys.exit(f"failed: {', '.join(FAILED)}")
     print("all is well" + (f", without {' and '.join(MISSING)}" if MISSING else ""))
 
 

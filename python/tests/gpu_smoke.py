@@ -7,6 +7,7 @@ import gc
 import sys
 import tempfile
 import time
+import traceback
 
 import numpy as np
 import torch
@@ -19,10 +20,19 @@ from pinfeed import transforms as T
 DEVICE = torch.device("cuda:0")
 
 
+FAILED = []
+
+
 def check(function):
+    """Runs it, and says what it said. One that fails is named at the end; the others run all the same."""
     begun = time.perf_counter()
-    said = function()
-    torch.cuda.synchronize()
+    try:
+        said = function()
+        torch.cuda.synchronize()
+    except Exception:
+        traceback.print_exc()
+        FAILED.append(function.__name__)
+        said = "FAILED"
     print(f"{function.__name__}: {time.perf_counter() - begun:.2f} s{'' if said is None else f', {said}'}", flush=True)
 
 
@@ -270,6 +280,8 @@ def main():
             check(wrapped)
         for function in (batches_outlive_the_loader_and_are_never_overwritten, states_and_ends, pin_memory_is_torchs, what_a_hand_over_costs, leaks):
             check(function)
+    if FAILED:
+        sys.exit(f"failed: {', '.join(FAILED)}")
     print("all is well")
 
 

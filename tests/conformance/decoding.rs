@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 
 use pinfeed::image::{
     ColorJitter, Decode, ImageFolder, ImageTransform, Interpolation, LazyImage, Padding,
-    RandAugment, RandomErasing, RandomRotation,
+    RandAugment, RandomErasing, RandomRotation, StoredFolder,
 };
 use pinfeed::loader::{OnError, Stats};
+use pinfeed::store::LocalFiles;
 use pinfeed::{DataLoader, Dataset, Device, DeviceTensor, Error, SampleRng, Tensor, from_fn};
 
 use crate::Test;
@@ -20,6 +21,10 @@ pub const TESTS: &[Test] = &[
     (
         "decoding_changes_as_the_cpu_does",
         decoding_changes_as_the_cpu_does,
+    ),
+    (
+        "decoding_takes_pictures_of_a_store",
+        decoding_takes_pictures_of_a_store,
     ),
     (
         "decoding_may_be_left_and_shared",
@@ -205,6 +210,36 @@ fn decoding_gives_the_cpus_rows(backend: &Backend) {
         off.sum as f64 / off.bytes as f64,
         off.most
     );
+    assert_nothing_is_kept(device);
+}
+
+/// Pictures that come from a store, as a bucket's do, decode on the device as those of a folder: in an epoch that is left, and in whole ones.
+fn decoding_takes_pictures_of_a_store(backend: &Backend) {
+    let device = &backend.device;
+    let root = tempfile::tempdir().unwrap();
+    for (path, number) in pictures() {
+        let class = root.path().join(format!("train/{}", number % 3));
+        std::fs::create_dir_all(&class).unwrap();
+        std::fs::copy(&path, class.join(path.file_name().unwrap())).unwrap();
+    }
+    let store = LocalFiles::open(root.path()).unwrap();
+    let stored = StoredFolder::open(store, "train").unwrap();
+    let stored = stored.with_transform(ImageTransform::train(32));
+    let loader = |decode| {
+        let loader = DataLoader::builder(stored.clone().with_decode(decode)).batch_size(8);
+        let loader = loader.shuffle(true).seed(9).num_workers(3);
+        loader.pin_memory(device).build().unwrap()
+    };
+    let (encoded, decoded): (DataLoader<Host>, DataLoader<Host>) =
+        (loader(Decode::Device), loader(Decode::Cpu));
+    drop(encoded.epoch(0).prefetch_to_device(device, 2).next());
+    for epoch in 0..2 {
+        let how = format!("epoch {epoch}");
+        let (there, stats) = by_device(&encoded, device, epoch);
+        let here: Vec<Rows> = decoded.epoch(epoch).collect();
+        compare(backend, &there, &here, &mut Off::default(), &how);
+        assert!(stats.decoder.decoded > 0, "{how}: {stats:?}");
+    }
     assert_nothing_is_kept(device);
 }
 
