@@ -54,6 +54,7 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("--feed", required=True)
     parser.add_argument("--workers", default="4,16")
+    parser.add_argument("--only", default="tensor,cpu,both", help="of these")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--seconds", type=float, default=4.0)
     asked = parser.parse_args()
@@ -61,9 +62,12 @@ def main():
     for workers in map(int, asked.workers.split(",")):
         options = {"batch_size": BATCH, "shuffle": True, "seed": 17, "drop_last": True, "num_workers": workers, "device": "cuda:0"}
         common = ["--device", "cuda:0", "--workers", str(workers), "--batch-size", str(BATCH), "--seconds", str(asked.seconds)]
-        with pinfeed.DataLoader(rows, **options) as loader:
+        wanted = asked.only.split(",")
+        if "tensor" in wanted:
+            loader = pinfeed.DataLoader(rows, **options)
             compare(f"tensor, {workers} workers", asked.turns, lambda: in_python(loader, asked.seconds), lambda: in_rust(asked.feed, "tensor", "--ahead", *common))
-        for decode in ("cpu", "both"):
+            loader.close()
+        for decode in sorted({"cpu", "both"}.intersection(wanted)):
             with pinfeed.DataLoader(pinfeed.ImageFolder(asked.folder, T.train(224), decode=decode), **options) as loader:
                 rust = ("jpeg", "--data", asked.folder, "--decode", decode, *common)
                 compare(f"jpeg, {decode}, {workers} workers", asked.turns, lambda: in_python(loader, asked.seconds), lambda: in_rust(asked.feed, *rust))

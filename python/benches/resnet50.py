@@ -1,6 +1,6 @@
 """A ResNet-50 in PyTorch, fed by several loaders: the same script, of which two lines change.
 
-    python python/benches/resnet50.py FOLDER [--cores 4,8,16] [--loaders torch,torch-best,timm,dali,torchcodec,pinfeed,pinfeed-both] [--seconds 8]
+    python python/benches/resnet50.py FOLDER [--cores 4,8,16] [--loaders torch,torch-best,torch-gpu,timm,dali,pinfeed-both] [--seconds 8]
 
 FOLDER has a folder of JPEG files for each class (benches/peers/photos.py draws one). It needs torch and torchvision, and of the other loaders those that
 are named; one that is not installed is left out, which is said. `--device cpu --model resnet18` shows that it works on a machine without a GPU, and no more.
@@ -19,7 +19,8 @@ alone, on the last batch. A line says
 The loaders, each as its own experts set it up; all crop to 224 (RandomResizedCrop), flip, and normalize:
 
     torch         PyTorch's ImageNet example: PIL, normalized by the workers, page-locked, non-blocking
-    torch-best    files decoded by torchvision (libjpeg-turbo) to uint8, cropped there, copied as bytes, normalized on the GPU; persistent workers, four batches ahead each
+    torch-best    files decoded by torchvision (libjpeg-turbo) to uint8, cropped there, copied as bytes, normalized on the GPU; four batches ahead each
+    torch-gpu     files read by the workers, decoded in whole batches by torchvision on the GPU, a batch ahead in a thread, and cropped there
     timm          timm's loader: PIL, bytes to the GPU on a stream of their own, normalized there
     dali          fn.decoders.image on the GPU, of which the hardware decodes all; cropped and normalized there, channels last
     dali-most     the same, of which the hardware decodes 0.9, and the GPU's own cores the rest
@@ -63,10 +64,12 @@ def normalized(batches, device):
 
 
 def of_torch(asked, data, **more):
-    from torch.utils.data import DataLoader
+    """PyTorch's loader: shuffled epochs that follow each other without a pause, as one order, which timm's `MultiEpochsDataLoader` does too. A folder of some
+    thousand pictures would end an epoch every few seconds, and workers would wait there."""
+    from torch.utils.data import DataLoader, RandomSampler
 
-    pins = asked.device != "cpu"
-    return endless(DataLoader(data, batch_size=asked.batch_size, shuffle=True, drop_last=True, num_workers=asked.workers, pin_memory=pins, **more))
+    endless_order = RandomSampler(data, num_samples=1_000_000_000 // len(data) * len(data))
+    return DataLoader(data, batch_size=asked.batch_size, sampler=endless_order, num_workers=asked.workers, pin_memory=asked.device != "cpu", **more)
 
 
 def torch_example(asked):
@@ -92,7 +95,59 @@ def torch_best(asked):
     def decode(path):
         return io.decode_jpeg(io.read_file(path), mode=io.ImageReadMode.RGB)
 
-    return normalized(of_torch(asked, folder_of(asked, decode), persistent_workers=asked.workers > 0, prefetch_factor=4), asked.device)
+    return normalized(of_torch(asked, folder_of(asked, decode), prefetch_factor=4), asked.device)
+
+
+def end_to_end(samples):
+    """Files that are not decoded, one after the other, their lengths, and the labels."""
+    import torch
+
+    files, labels = zip(*samples)
+    return torch.cat(files), [len(file) for file in files], torch.tensor(labels)
+
+
+def torch_gpu(asked):
+    if asked.device == "cpu":
+        raise NotHere("torch-gpu: it decodes on GPUs")
+    import math
+    import random
+    from concurrent.futures import ThreadPoolExecutor
+
+    import torch
+    import torchvision.io as io
+    from torchvision import datasets
+
+    def crop(picture):
+        """As RandomResizedCrop, which draws by tensors, and takes longer for that than the GPU for the rest."""
+        height, width = picture.shape[1:]
+        for _ in range(10):
+            area, ratio = height * width * random.uniform(0.08, 1), math.exp(random.uniform(math.log(3 / 4), math.log(4 / 3)))
+            w, h = round(math.sqrt(area * ratio)), round(math.sqrt(area / ratio))
+            if 0 < w <= width and 0 < h <= height:
+                break
+        else:
+            w = h = min(width, height)
+        top, left = random.randint(0, height - h), random.randint(0, width - w)
+        part = picture[None, :, top : top + h, left : left + w].float()
+        part = torch.nn.functional.interpolate(part, (SIZE, SIZE), mode="bilinear", antialias=True)
+        return part.flip(3) if random.random() < 0.5 else part
+
+    loader = of_torch(asked, datasets.ImageFolder(asked.folder, loader=io.read_file), prefetch_factor=4, collate_fn=end_to_end)
+    batches = iter(loader)
+
+    def decoded():
+        files, lengths, labels = next(batches)
+        return io.decode_jpeg(list(files.split(lengths)), mode=io.ImageReadMode.RGB, device=asked.device), labels
+
+    mean = 255 * torch.tensor(MEAN, device=asked.device).view(1, 3, 1, 1)
+    std = 255 * torch.tensor(STD, device=asked.device).view(1, 3, 1, 1)
+    with ThreadPoolExecutor(1) as thread:
+        ahead = thread.submit(decoded)
+        while True:
+            pictures, labels = ahead.result()
+            ahead = thread.submit(decoded)
+            images = torch.cat([crop(picture) for picture in pictures]).to(memory_format=torch.channels_last)
+            yield (images - mean) / std, labels.to(asked.device, non_blocking=True)
 
 
 def torchcodec(asked):
@@ -104,7 +159,7 @@ def torchcodec(asked):
     def decode(path):
         return decode_image(Path(path).read_bytes(), mode="RGB")
 
-    return normalized(of_torch(asked, folder_of(asked, decode), persistent_workers=True, prefetch_factor=4), asked.device)
+    return normalized(of_torch(asked, folder_of(asked, decode), prefetch_factor=4), asked.device)
 
 
 def timm(asked):
@@ -116,15 +171,12 @@ def timm(asked):
     if asked.device == "cpu":
         raise NotHere("timm: its prefetcher is for GPUs")
     import torch
-    from torch.utils.data import DataLoader
     from torchvision import datasets
 
     transform = create_transform(SIZE, is_training=True, color_jitter=None, interpolation="bilinear", use_prefetcher=True)
     data = datasets.ImageFolder(asked.folder, transform)
-    loader = DataLoader(
-        data, batch_size=asked.batch_size, shuffle=True, drop_last=True, num_workers=asked.workers, pin_memory=True, persistent_workers=True, collate_fn=fast_collate
-    )
-    return endless(PrefetchLoader(loader, mean=MEAN, std=STD, device=torch.device(asked.device)))
+    loader = of_torch(asked, data, collate_fn=fast_collate)
+    return PrefetchLoader(loader, mean=MEAN, std=STD, device=torch.device(asked.device))
 
 
 def dali(asked, load):
@@ -177,6 +229,7 @@ def ours(asked, decode="cpu", workers=None):
 LOADERS = {
     "torch": torch_example,
     "torch-best": torch_best,
+    "torch-gpu": torch_gpu,
     "timm": timm,
     "dali": lambda asked: dali(asked, 1.0),
     "dali-most": lambda asked: dali(asked, 0.9),
@@ -264,7 +317,8 @@ def measured(asked):
     assert batch[0].shape == (asked.batch_size, 3, SIZE, SIZE) and batch[0].device.type == device.type, batch[0].shape
     assert abs(batch[0].float().mean()) < 2 and 0.3 < batch[0].float().std() < 3, "the pictures are not normalized"
 
-    events = collections.deque()
+    step(*batch)
+    events, batches_seen = collections.deque(), 1
 
     def turn(seconds, batch, pull):
         """As many steps as fit, the host two ahead. Returns their number, their time, and what waiting for batches took."""
@@ -285,10 +339,12 @@ def measured(asked):
         synchronize()
         return count, time.perf_counter() - begun, waited, batch
 
-    # What was loaded ahead while nothing was asked for is used up, and every worker has made some batches.
-    for _ in range(2 * asked.workers + 8):
-        batch = next(batches)
-    _, _, _, batch = turn(asked.seconds / 2, batch, True)
+    # Every worker has made some batches, and a loader that measures the program's step has seen it. (The step comes with each batch from the first on, as in
+    # a program: this loader finds in its first batches which pictures the GPU decodes, by the time between them.)
+    begun = time.perf_counter()
+    while time.perf_counter() - begun < 60 and batches_seen < 2 * asked.workers + 8:
+        count, _, _, batch = turn(asked.seconds / 4, batch, True)
+        batches_seen += count
     steps = alone_steps = 0
     loop = alone = waited = busy = 0.0
     for _ in range(2):

@@ -23,11 +23,11 @@ DEVICE = torch.device("cuda:0")
 FAILED = []
 
 
-def check(function):
+def check(function, *arguments):
     """Runs it, and says what it said. One that fails is named at the end; the others run all the same."""
     begun = time.perf_counter()
     try:
-        said = function()
+        said = function(*arguments)
         torch.cuda.synchronize()
     except Exception:
         traceback.print_exc()
@@ -271,13 +271,12 @@ def pictures_per_second(root):
 def main():
     print(f"pinfeed {pinfeed.__version__}, Python {sys.version.split()[0]}, torch {torch.__version__}, {torch.cuda.get_device_name()}")
     with tempfile.TemporaryDirectory() as folder:
-        root = sys.argv[1] if len(sys.argv) > 1 else pictures(f"{folder}/pictures")
+        drawn = pictures(f"{folder}/pictures")
+        root = sys.argv[1] if len(sys.argv) > 1 else drawn
         for function in (the_same_values_as_on_the_host, all_types, own_data_sets_and_collate_functions, on_a_stream_of_the_programs):
             check(function)
-        for function in (pictures_are_normalized_on_the_device, pictures_per_second):
-            wrapped = lambda function=function: function(root)
-            wrapped.__name__ = function.__name__
-            check(wrapped)
+        check(pictures_are_normalized_on_the_device, drawn)
+        check(pictures_per_second, root)
         for function in (batches_outlive_the_loader_and_are_never_overwritten, states_and_ends, pin_memory_is_torchs, what_a_hand_over_costs, leaks):
             check(function)
     if FAILED:
