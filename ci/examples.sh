@@ -15,6 +15,37 @@ cargo run --release --features arrays --example tokens -- LICENSE-MIT 2>/dev/nul
 run cargo run --release --features webdataset --example webdataset
 run cargo run --release --features webdataset,object-store --example bucket
 cargo run --release --features webdataset,object-store --example bucket -- one 2>/dev/null && exit 1 # it wants a field and a folder, too
+# Four processes train together, and are killed; two go on where the last checkpoint stands. Both together have trained on each sample once an epoch.
+step "distributed: four ranks are killed, two go on"
+cargo build --quiet --release --features webdataset,object-store --example distributed
+run_of=$(mktemp -d)
+ranks() {
+    local size=$1 rank
+    shift
+    for ((rank = 0; rank < size; rank++)); do
+        RANK=$rank WORLD_SIZE=$size LOCAL_RANK=$rank LOCAL_WORLD_SIZE=$size "${CARGO_TARGET_DIR:-target}/release/examples/distributed" --device cpu \
+            --epochs 2 --global-batch 16 --save-every 5 --checkpoint "$run_of/checkpoint" "$@" &
+        started+=($!)
+    done
+}
+started=()
+ranks 4 --trace "$run_of/before" --pause-ms 60
+while [[ ! -e $run_of/checkpoint ]]; do
+    kill -0 "${started[@]}" # they are alive
+    sleep 0.1
+done
+kill -KILL "${started[@]}"
+wait "${started[@]}" 2>/dev/null || true
+position=$(sed -n '1s/.* position=\([0-9]*\) .*/\1/p' "$run_of/checkpoint")
+started=()
+ranks 2 --trace "$run_of/after"
+for process in "${started[@]}"; do
+    wait "$process"
+done
+((position > 0))
+awk -v position="$position" 'FILENAME ~ /after/ || $1 == 0 && $2 < position { for (i = 3; i <= NF; i++) print $1, $i }' "$run_of"/{before,after}/* | sort >"$run_of/trained"
+[[ $(wc -l <"$run_of/trained") == 1400 && $(sort -u "$run_of/trained" | wc -l) == 1400 ]]
+rm -rf "$run_of"
 run cargo run --release --example text_lines -- LICENSE-MIT
 cargo run --release --example text_lines -- /nonexistent 2>/dev/null && exit 1 # a file that is not there is an error
 run cargo run --release --example transfer_bandwidth -- \
