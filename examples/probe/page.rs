@@ -36,12 +36,8 @@ pub fn render(report: &Report) -> String {
     if !report.has_gpu() {
         page.push_str("<p>So only the host's part is measured, and copies by the CPU device, which stands in for a GPU.</p>\n");
     }
-    for why in report
-        .devices
-        .iter()
-        .filter_map(words::why_not_the_card)
-        .take(1)
-    {
+    let first = report.devices.first();
+    if let Some(why) = first.and_then(words::why_not_the_card) {
         _ = writeln!(page, "<p class=\"note\">{}</p>", escaped(&why));
     }
 
@@ -54,6 +50,9 @@ pub fn render(report: &Report) -> String {
         _ = writeln!(page, "<tr><td>{setting}<td>{value}<td>{}", code(&reason));
     }
     page.push_str("</table></div>\n");
+    if !report.has_gpu() {
+        _ = writeln!(page, "<p class=\"faint\">{}</p>", words::AGAIN);
+    }
 
     page.push_str("<h2>The host</h2>\n");
     let host = &report.host;

@@ -101,17 +101,6 @@ impl Plot<'_> {
             escaped(self.x_label),
             escaped(self.y_label)
         );
-        if let Some((name, limit)) = &self.limit {
-            let y = y_of(*limit);
-            _ = write!(
-                svg,
-                "<line class=\"limit\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\
-                 <text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                LEFT + 8.0,
-                y - 6.0,
-                escaped(name)
-            );
-        }
         let mut legend = String::new();
         for (index, line) in self.lines.iter().enumerate() {
             let colour = index % COLOURS;
@@ -142,6 +131,18 @@ impl Plot<'_> {
                  <g class=\"m{colour}\">{}</g></svg>{}</li>",
                 mark(index),
                 escaped(&line.name)
+            );
+        }
+        // On top, where lines would cross its name.
+        if let Some((name, limit)) = &self.limit {
+            let y = y_of(*limit);
+            _ = write!(
+                svg,
+                "<line class=\"limit\" x1=\"{LEFT}\" y1=\"{y:.1}\" x2=\"{right}\" y2=\"{y:.1}\"/>\
+                 <text class=\"name\" x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                LEFT + 8.0,
+                y - 6.0,
+                escaped(name)
             );
         }
         format!("<figure>{svg}</svg><ul class=\"legend\">{legend}</ul></figure>")

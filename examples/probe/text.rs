@@ -85,6 +85,9 @@ impl Display for Text<'_> {
         paragraph(f, "  ", &what)?;
 
         heading(f, "Recommended settings")?;
+        if !report.has_gpu() {
+            paragraph(f, "  ", words::AGAIN)?;
+        }
         for advice in &report.advice {
             writeln!(f, "  {}: {}", advice.setting, advice.value)?;
             paragraph(f, "      ", &advice.reason)?;
@@ -263,7 +266,7 @@ mod tests {
             "cuda:1",
             "256 MiB",
             "PCIe 5 x16",
-            "both at once",
+            "both, summed",
             "All GPUs at once",
             "memlock",
             "per GiB",

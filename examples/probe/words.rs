@@ -57,9 +57,13 @@ pub fn of_way(way: Way) -> &'static str {
     match way {
         Way::ToDevice => "to the device",
         Way::Back => "back",
-        Way::Both => "both at once",
+        Way::Both => "both, summed",
     }
 }
+
+/// What is said of settings that were derived without a GPU.
+pub const AGAIN: &str =
+    "These are for the CPU device. Where there is a GPU, run it again: its link is another one.";
 
 /// What was measured, and how.
 pub fn method(report: &Report) -> String {
@@ -70,7 +74,8 @@ pub fn method(report: &Report) -> String {
         .max();
     let windows = report.memcpy.points.first().map(|point| point.gb_s.repeats);
     format!(
-        "Each number is a median: copies of {} measurements, all else of {}, after one that does not count. GB/s are 10^9 bytes a second. \
+        "Each number is a median: copies of {} measurements, all else of {}, after one that does not count. Copies \
+         below 16 MiB are enqueued several in a row, up to 64, before they are waited for. GB/s are 10^9 bytes a second. \
          The run took {} s{}.",
         repeats.unwrap_or(0),
         windows.unwrap_or(0),
