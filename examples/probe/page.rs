@@ -2,8 +2,8 @@
 
 use std::fmt::Write as _;
 
-use crate::plot::{Line, Plot, bars, escaped};
-use crate::report::{Bus, Copies, DeviceReport, GpuDecode, Report, Together};
+use crate::plot::{Bar, Line, Plot, bars, escaped};
+use crate::report::{Bus, Copies, DeviceReport, GpuDecode, Report, Together, Way};
 use crate::words::{self, count, number};
 
 pub fn render(report: &Report) -> String {
@@ -232,18 +232,27 @@ fn write_together(page: &mut String, together: &Together) {
         words::size(together.bytes)
     );
     for way in &together.ways {
-        let name = words::of_way(way.way);
-        _ = writeln!(page, "<h3>{}</h3>", escaped(name));
+        let name = match way.way {
+            Way::ToDevice => "To the devices",
+            Way::Back => "Back",
+            Way::Both => "Both ways, summed",
+        };
+        _ = writeln!(page, "<h3>{name}</h3>");
         let mut rows = Vec::new();
+        let mut add = |name: String, value: f64, is_reference: bool| {
+            rows.push(Bar {
+                name,
+                value,
+                is_reference,
+            });
+        };
         for device in &way.devices {
-            rows.push((format!("{}, alone", device.id), device.alone_gb_s));
-            rows.push((
-                format!("{}, beside the others", device.id),
-                device.gb_s.median,
-            ));
+            add(format!("{}, alone", device.id), device.alone_gb_s, true);
+            let beside = format!("{}, beside the others", device.id);
+            add(beside, device.gb_s.median, false);
         }
-        rows.push(("sum, each alone".to_owned(), way.sum_alone_gb_s));
-        rows.push(("sum, all at once".to_owned(), way.sum_gb_s.median));
+        add("sum, each alone".to_owned(), way.sum_alone_gb_s, true);
+        add("sum, all at once".to_owned(), way.sum_gb_s.median, false);
         page.push_str(&bars(&format!("All GPUs, {name}"), "GB/s", &rows));
     }
 }
@@ -251,22 +260,27 @@ fn write_together(page: &mut String, together: &Together) {
 fn write_decode(page: &mut String, report: &Report) {
     let decode = &report.decode;
     page.push_str("<h2>Decoding of JPEG files</h2>\n");
-    let mut rows: Vec<(String, f64)> = Vec::new();
+    let bar = |name: String, value: f64| Bar {
+        name,
+        value,
+        is_reference: false,
+    };
+    let mut rows: Vec<Bar> = Vec::new();
     for point in &decode.cpu {
         let cores = if point.threads == 1 { "core" } else { "cores" };
-        rows.push((format!("{} {cores}", point.threads), point.images_s.median));
+        let name = format!("{} {cores}", point.threads);
+        rows.push(bar(name, point.images_s.median));
     }
     if let GpuDecode::Measured {
         images_s,
         by_kernels,
     } = &decode.gpu
     {
-        let how = if *by_kernels {
-            "the GPU's kernels"
-        } else {
-            "the GPU's decoder"
+        let how = match by_kernels {
+            true => "the GPU's kernels",
+            false => "the GPU's decoder",
         };
-        rows.push((how.to_owned(), images_s.median));
+        rows.push(bar(how.to_owned(), images_s.median));
     }
     page.push_str(&bars("Pictures decoded a second", "pictures/s", &rows));
     _ = writeln!(

@@ -159,20 +159,33 @@ fn mark(index: usize) -> &'static str {
     }
 }
 
+pub struct Bar {
+    pub name: String,
+    pub value: f64,
+    /// What others are compared with is paler.
+    pub is_reference: bool,
+}
+
 /// Horizontal bars, each with its number behind it.
-pub fn bars(title: &str, unit: &str, bars: &[(String, f64)]) -> String {
+pub fn bars(title: &str, unit: &str, bars: &[Bar]) -> String {
     const ROW: f64 = 30.0;
     const NAMES: f64 = 210.0;
     const NUMBERS: f64 = 130.0;
     let (title, height) = (escaped(title), bars.len() as f64 * ROW + 8.0);
     let most = bars
         .iter()
-        .map(|(_, value)| *value)
+        .map(|bar| bar.value)
         .fold(f64::MIN_POSITIVE, f64::max);
     let mut svg = format!(
         "<svg viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{title}\"><title>{title}</title>"
     );
-    for (index, (name, value)) in bars.iter().enumerate() {
+    for (index, bar) in bars.iter().enumerate() {
+        let (name, value) = (&bar.name, &bar.value);
+        let class = if bar.is_reference {
+            "bar reference"
+        } else {
+            "bar"
+        };
         let (y, width) = (
             index as f64 * ROW + 4.0,
             value / most * (WIDTH - NAMES - NUMBERS),
@@ -185,7 +198,7 @@ pub fn bars(title: &str, unit: &str, bars: &[(String, f64)]) -> String {
         _ = write!(
             svg,
             "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>\
-             <rect class=\"bar\" x=\"{NAMES}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{:.1}\" rx=\"2\"/>\
+             <rect class=\"{class}\" x=\"{NAMES}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{:.1}\" rx=\"2\"/>\
              <text x=\"{:.1}\" y=\"{:.1}\">{number} {}</text>",
             NAMES - 10.0,
             y + 16.0,

@@ -221,7 +221,7 @@ pub fn page_locking(locking: &PageLocking, device: &DeviceReport) -> String {
         _ if device.is_cpu => " No copy on the CPU device is faster for it.".to_owned(),
         Some(1) => " It has paid with the first copy.".to_owned(),
         Some(copies) => format!(
-            " It has paid when the memory was copied {copies} times; pinned anew for each copy, it never does."
+            " It has paid when the memory was copied {copies} times. If it is locked anew for each copy, it never pays."
         ),
         None => " Copies are not faster for it here.".to_owned(),
     };
