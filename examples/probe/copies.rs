@@ -2,10 +2,10 @@
 
 use std::time::Instant;
 
-use pinfeed::{Batch, Device, Tensor};
+use pinfeed::{Batch, Device, DeviceTensor, Stream, Tensor};
 
 use crate::args::Result;
-use crate::effort::{Effort, repeat};
+use crate::effort::Effort;
 use crate::report::{Copies, CopyPoint, Memory, Way};
 
 /// What carries the bytes.
@@ -28,7 +28,7 @@ pub fn measure(
             points.push(CopyPoint {
                 bytes,
                 in_a_row,
-                gb_s: repeat(effort.repeats, || {
+                gb_s: effort.repeat(effort.repeats, || {
                     let seconds = link.seconds(memory, way, bytes, in_a_row)?;
                     Ok(moved(way, bytes * in_a_row) / seconds / 1e9)
                 })?,
@@ -59,7 +59,17 @@ fn in_a_row(bytes: usize) -> usize {
 /// Copies by this library, to any device. To a GPU, pageable memory goes through the page-locked slabs of the device's ring.
 pub struct Library {
     device: Device,
-    stream: pinfeed::Stream,
+    stream: Stream,
+    prepared: Option<Prepared>,
+}
+
+/// The memory of copies of one size. All of it was written before, as memory that is used again.
+struct Prepared {
+    memory: Memory,
+    bytes: usize,
+    source: Tensor<u8>,
+    there: DeviceTensor<u8>,
+    target: Tensor<u8>,
 }
 
 impl Library {
@@ -67,48 +77,56 @@ impl Library {
         Ok(Library {
             device: device.clone(),
             stream: device.stream()?,
+            prepared: None,
+        })
+    }
+
+    fn prepare(&mut self, memory: Memory, bytes: usize) -> Result<Prepared> {
+        let fits = |prepared: &Prepared| prepared.memory == memory && prepared.bytes == bytes;
+        if let Some(prepared) = self.prepared.take().filter(fits) {
+            return Ok(prepared);
+        }
+        let source = Tensor::from_vec(vec![1u8; bytes], &[bytes])?;
+        let source = match memory {
+            Memory::Pinned => source.pin(&self.device)?,
+            Memory::Pageable | Memory::Staged => source,
+        };
+        let there = source.view().to_device(&self.device, false)?;
+        let target = match memory {
+            Memory::Pinned => there.to_host(false)?.wait()?,
+            Memory::Pageable | Memory::Staged => Tensor::from_vec(vec![2u8; bytes], &[bytes])?,
+        };
+        Ok(Prepared {
+            memory,
+            bytes,
+            source,
+            there,
+            target,
         })
     }
 }
 
 impl Link for Library {
     fn seconds(&mut self, memory: Memory, way: Way, bytes: usize, times: usize) -> Result<f64> {
-        let device = &self.device;
-        let is_pinned = memory == Memory::Pinned;
-        let source = Tensor::from_vec(vec![1u8; bytes], &[bytes])?;
-        let source = if is_pinned {
-            source.pin(device)?
-        } else {
-            source
-        };
-        let there = source.view().to_device(device, false)?;
-        // Written once, as memory that is used again.
-        let mut target = Some(Tensor::from_vec(vec![2u8; bytes], &[bytes])?);
-        let mut seconds = 0.0;
+        let mut prepared = self.prepare(memory, bytes)?;
+        let begun = Instant::now();
         for _ in 0..times {
-            let begun = Instant::now();
+            let is_both = way == Way::Both;
             let sent = match way {
                 Way::Back => None,
-                Way::ToDevice => Some(source.view().to_device(device, false)?),
-                Way::Both => Some(source.view().to_device(device, true)?),
+                _ => Some(prepared.source.view().to_device(&self.device, is_both)?),
             };
-            let back = match way {
-                Way::ToDevice => None,
-                _ if is_pinned => Some(there.to_host(true)?.wait()?),
-                _ => {
-                    let into = target.take().ok_or("the target is gone")?;
-                    Some(there.copy_to_host(into, false)?.wait()?)
-                }
-            };
-            if let Some(sent) = &sent {
+            if way != Way::ToDevice {
+                let back = prepared.there.copy_to_host(prepared.target, is_both)?;
+                prepared.target = back.wait()?;
+            }
+            if let Some(sent) = sent.filter(|_| is_both) {
                 drop(sent.on(&self.stream)?);
                 self.stream.synchronize()?;
             }
-            seconds += begun.elapsed().as_secs_f64();
-            if !is_pinned && back.is_some() {
-                target = back;
-            }
         }
+        let seconds = begun.elapsed().as_secs_f64();
+        self.prepared = Some(prepared);
         Ok(seconds)
     }
 }

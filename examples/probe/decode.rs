@@ -16,7 +16,7 @@ use pinfeed::rng::RngKey;
 use pinfeed::{Device, SampleRng};
 
 use crate::args::Result;
-use crate::effort::{Effort, repeat};
+use crate::effort::Effort;
 use crate::report::{Decode, DecodePoint, GpuDecode};
 
 const SIDE: usize = 224;
@@ -33,7 +33,7 @@ pub fn measure(effort: &Effort, cores: usize, gpu: Option<&Device>) -> Result<De
     let points = threads.into_iter().map(|threads| {
         Ok(DecodePoint {
             threads,
-            images_s: repeat(effort.windows, || by_cores(effort, &files, threads))?,
+            images_s: effort.repeat(effort.windows, || by_cores(effort, &files, threads))?,
         })
     });
     let bytes: usize = files.iter().map(|file| file.len()).sum();
@@ -120,7 +120,7 @@ fn by_gpu(effort: &Effort, files: &Files, device: &Device, cores: usize) -> Resu
     }
     let mut epoch = 1;
     let before = loader.total_stats();
-    let images_s = repeat(effort.windows, || {
+    let images_s = effort.repeat(effort.windows, || {
         let (mut pictures, begun) = (0, Instant::now());
         while pictures == 0 || begun.elapsed() < effort.window {
             for batch in loader.epoch(epoch).prefetch_to_device(device, 4) {

@@ -7,7 +7,7 @@ use pinfeed::Device;
 use crate::args::Result;
 use crate::copies::{self, Library};
 use crate::driver::Bare;
-use crate::effort::{Effort, repeat};
+use crate::effort::Effort;
 use crate::page_locking::{self, pays_after};
 use crate::pcie;
 use crate::report::{Bus, DeviceMemory, DeviceReport, Memory, Way};
@@ -85,7 +85,7 @@ fn by_driver(effort: &Effort, ordinal: usize, report: &mut DeviceReport) -> Resu
     // Each byte is read and written.
     const TIMES: usize = 16;
     let moved = 2.0 * (bytes * TIMES) as f64;
-    let copied = repeat(effort.repeats, || {
+    let copied = effort.repeat(effort.repeats, || {
         Ok(moved / buffers.within_seconds(TIMES)? / 1e9)
     });
     drop(buffers);

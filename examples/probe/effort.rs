@@ -1,6 +1,6 @@
 //! How long and how often things are measured.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::args::Result;
 use crate::report::Figure;
@@ -17,6 +17,8 @@ pub struct Effort {
     /// How often page-locking is measured, and everything that runs for a `window`.
     pub windows: usize,
     pub window: Duration,
+    /// How long one thing is measured at most: on a busy machine, less often than said above.
+    pub patience: Duration,
     /// How many pictures are drawn.
     pub pictures: usize,
 }
@@ -40,16 +42,27 @@ impl Effort {
             locked_bytes: largest.min(most).max(1 << 20),
             windows: if quick { 3 } else { 5 },
             window: Duration::from_millis(if quick { 60 } else { 250 }),
+            patience: Duration::from_millis(if quick { 400 } else { 2_000 }),
             pictures: if quick { 8 } else { 24 },
         }
     }
 }
 
-/// Measures so often, after once that does not count.
-pub fn repeat(repeats: usize, mut measure: impl FnMut() -> Result<f64>) -> Result<Figure> {
-    measure()?;
-    let values: Result<Vec<f64>> = (0..repeats).map(|_| measure()).collect();
-    figure(values?).ok_or_else(|| "nothing was measured".into())
+impl Effort {
+    /// Measures so often, after once that does not count; less often, but once at least, if that takes too long.
+    pub fn repeat(
+        &self,
+        repeats: usize,
+        mut measure: impl FnMut() -> Result<f64>,
+    ) -> Result<Figure> {
+        let begun = Instant::now();
+        measure()?;
+        let mut values = Vec::new();
+        while values.len() < repeats && (values.is_empty() || begun.elapsed() < self.patience) {
+            values.push(measure()?);
+        }
+        figure(values).ok_or_else(|| "nothing was measured".into())
+    }
 }
 
 /// The median of these values, the upper one of two in the middle; `None` if there are none.
@@ -70,7 +83,7 @@ mod tests {
     #[test]
     fn a_figure_is_the_median_of_what_counts() {
         let mut values = [100.0, 3.0, 1.0, 2.0].into_iter();
-        let figure = repeat(3, || Ok(values.next().unwrap_or(f64::NAN)));
+        let figure = Effort::new(true, None).repeat(3, || Ok(values.next().unwrap_or(f64::NAN)));
         let expected = Figure {
             median: 2.0,
             least: 1.0,
@@ -79,6 +92,12 @@ mod tests {
         };
         assert_eq!(figure.ok(), Some(expected));
         assert_eq!(super::figure(Vec::new()), None);
+        let impatient = Effort {
+            patience: Duration::ZERO,
+            ..Effort::new(true, None)
+        };
+        let figure = impatient.repeat(3, || Ok(1.0));
+        assert_eq!(figure.map(|figure| figure.repeats).ok(), Some(1));
     }
 
     #[test]

@@ -16,6 +16,7 @@ pub fn read(root: &Path) -> Host {
         allowed_cores: text("proc/self/status")
             .and_then(|text| Some(field(&text, "Cpus_allowed_list:")?.to_owned())),
         memory_bytes: text("proc/meminfo").and_then(|text| kib(field(&text, "MemTotal:")?)),
+        load: text("proc/loadavg").and_then(|text| text.split(' ').next()?.parse().ok()),
         nodes: nodes(root),
         memlock: limits.map_or(Memlock::Unknown, |text| memlock(&text)),
         container: container(root),

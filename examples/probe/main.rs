@@ -44,6 +44,7 @@ use pinfeed::Device;
 use args::Result;
 use effort::Effort;
 use report::Report;
+use together::Alone;
 
 const HELP: &str = "\
 Says what this machine can do: links to GPUs, copies, page-locking, memory, decoding, limits, and the settings that follow for a loader.
@@ -87,7 +88,7 @@ fn measure(quick: bool) -> Result<Report> {
     let (gpus, mut problems) = devices::all_cuda();
     let host = host::read(root);
     let effort = Effort::new(quick, host.usable_memory_bytes());
-    let (mut devices, mut measured) = (Vec::new(), Vec::new());
+    let (mut devices, mut ordinals) = (Vec::new(), Vec::new());
     for gpu in &gpus {
         let id = gpu.name();
         let ordinal = id
@@ -97,7 +98,7 @@ fn measure(quick: bool) -> Result<Report> {
         match device::cuda(&effort, root, gpu, ordinal) {
             Ok(device) => {
                 devices.push(device);
-                measured.push((id, ordinal));
+                ordinals.push(ordinal);
             }
             Err(error) => problems.push(format!("{id}: {error}")),
         }
@@ -105,11 +106,15 @@ fn measure(quick: bool) -> Result<Report> {
     if devices.is_empty() {
         devices.push(device::cpu(&effort, &Device::cpu())?);
     }
-    let together = match measured.len() {
+    let together = match ordinals.len() {
         ..2 => None,
-        _ => together::measure(&effort, &measured)
-            .inspect_err(|error| problems.push(format!("all GPUs at once: {error}")))
-            .ok(),
+        _ => {
+            let alone = devices.iter().zip(&ordinals);
+            let alone = alone.map(|(report, &ordinal)| Alone { report, ordinal });
+            together::measure(&effort, &alone.collect::<Vec<_>>())
+                .inspect_err(|error| problems.push(format!("all GPUs at once: {error}")))
+                .ok()
+        }
     };
     let mut report = Report {
         version: env!("CARGO_PKG_VERSION"),

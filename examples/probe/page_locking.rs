@@ -6,7 +6,7 @@ use pinfeed::{Device, Tensor};
 
 use crate::args::Result;
 use crate::driver::Bare;
-use crate::effort::{Effort, repeat};
+use crate::effort::Effort;
 use crate::report::{Figure, PageLocking};
 
 const GIB: f64 = (1u64 << 30) as f64;
@@ -32,7 +32,7 @@ fn both(
 ) -> Result<PageLocking> {
     let bytes = effort.locked_bytes;
     let mut unlock = Vec::new();
-    let lock_ms_per_gib = repeat(effort.windows, || {
+    let lock_ms_per_gib = effort.repeat(effort.windows, || {
         let (locked, unlocked) = locking()?;
         unlock.push(ms_per_gib(unlocked, bytes));
         Ok(ms_per_gib(locked, bytes))
@@ -50,7 +50,7 @@ fn both(
 pub fn by_library(effort: &Effort, device: &Device) -> Result<Vec<PageLocking>> {
     let bytes = effort.locked_bytes;
     let source = Tensor::from_vec(vec![1u8; bytes], &[bytes])?;
-    let lock_ms_per_gib = repeat(effort.windows, || {
+    let lock_ms_per_gib = effort.repeat(effort.windows, || {
         device.release_pinned();
         let before = device.memory();
         drop(source.view().pin(device)?);

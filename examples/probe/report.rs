@@ -47,6 +47,8 @@ pub struct Host {
     /// The cores that the process may run on, as the system lists them (`0-15,32-47`).
     pub allowed_cores: Option<String>,
     pub memory_bytes: Option<u64>,
+    /// How many threads ran or waited to, over the last minute, when the run began.
+    pub load: Option<f64>,
     pub nodes: Vec<Node>,
     pub memlock: Memlock,
     pub container: Container,
@@ -234,6 +236,7 @@ pub struct TogetherWay {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TogetherDevice {
     pub id: String,
+    /// Its fastest copies of any size, measured before.
     pub alone_gb_s: f64,
     pub gb_s: Figure,
 }

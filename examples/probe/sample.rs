@@ -80,6 +80,7 @@ fn host() -> Host {
         usable_cores: 32,
         allowed_cores: Some("0-31".to_owned()),
         memory_bytes: Some(512 << 30),
+        load: Some(0.5),
         nodes: vec![node(0), node(1)],
         memlock: Memlock::Bytes(8 << 20),
         container: Container {

@@ -34,6 +34,7 @@ impl Display for Text<'_> {
 
         heading(f, "The host")?;
         row(f, "cores", &words::cores(&report.host))?;
+        row(f, "load", &words::load(&report.host))?;
         row(f, "memory", &words::memory(&report.host))?;
         row(f, "NUMA", &words::nodes(&report.host))?;
         row(f, "memlock", &words::memlock(report.host.memlock))?;
@@ -202,7 +203,7 @@ fn write_together(f: &mut Formatter<'_>, together: &Together) -> fmt::Result {
         f,
         "  ",
         &format!(
-            "(Copies of {}, two in a row on each device.)",
+            "(Copies of {}, two in a row on each device. Alone: the fastest of any size, as above.)",
             words::size(together.bytes)
         ),
     )

@@ -8,40 +8,40 @@ use crate::args::Result;
 use crate::copies::{Link, moved};
 use crate::driver::Bare;
 use crate::effort::{Effort, figure};
-use crate::report::{Figure, Memory, Together, TogetherDevice, TogetherWay, Way};
+use crate::report::{DeviceReport, Figure, Memory, Together, TogetherDevice, TogetherWay, Way};
 
 /// One copy.
 const BYTES: usize = 64 << 20;
 
-/// `devices`: their names and ordinals.
-pub fn measure(effort: &Effort, devices: &[(String, usize)]) -> Result<Together> {
-    let bytes = effort
-        .sizes
-        .last()
-        .map_or(BYTES, |largest| BYTES.min(*largest));
-    let ways = [Way::ToDevice, Way::Back, Way::Both].map(|way| of_way(effort, devices, bytes, way));
+/// A device that was measured alone before.
+pub struct Alone<'a> {
+    pub report: &'a DeviceReport,
+    pub ordinal: usize,
+}
+
+pub fn measure(effort: &Effort, devices: &[Alone<'_>]) -> Result<Together> {
+    let largest = effort.sizes.last();
+    let bytes = largest.map_or(BYTES, |largest| BYTES.min(*largest));
+    let ways = [Way::ToDevice, Way::Back, Way::Both];
+    let ways = ways.map(|way| of_way(effort, devices, bytes, way));
     Ok(Together {
         bytes,
         ways: ways.into_iter().collect::<Result<_>>()?,
     })
 }
 
-fn of_way(
-    effort: &Effort,
-    devices: &[(String, usize)],
-    bytes: usize,
-    way: Way,
-) -> Result<TogetherWay> {
-    let mut alone = Vec::new();
-    for device in devices {
-        let rates = rates(effort, std::slice::from_ref(device), bytes, way)?;
-        alone.push(of_rounds(&rates, |rates| rates[0])?.median);
-    }
-    let rates = rates(effort, devices, bytes, way)?;
+fn of_way(effort: &Effort, devices: &[Alone<'_>], bytes: usize, way: Way) -> Result<TogetherWay> {
+    let alone = devices.iter().map(|device| {
+        let best = device.report.best_gb_s(Memory::Pinned, way);
+        best.ok_or_else(|| format!("{} was not measured alone", device.report.id))
+    });
+    let alone: Vec<f64> = alone.collect::<Result<_, _>>()?;
+    let ordinals: Vec<usize> = devices.iter().map(|device| device.ordinal).collect();
+    let rates = rates(effort, &ordinals, bytes, way)?;
     let of_devices = devices.iter().zip(&alone).enumerate();
-    let of_devices = of_devices.map(|(index, ((id, _), alone_gb_s))| {
+    let of_devices = of_devices.map(|(index, (device, alone_gb_s))| {
         Ok(TogetherDevice {
-            id: id.clone(),
+            id: device.report.id.clone(),
             alone_gb_s: *alone_gb_s,
             gb_s: of_rounds(&rates, |rates| rates[index])?,
         })
@@ -60,13 +60,8 @@ fn of_rounds(rounds: &[Vec<f64>], of_round: impl Fn(&[f64]) -> f64) -> Result<Fi
 }
 
 /// GB/s of each device, round by round. In each round, all begin at once.
-fn rates(
-    effort: &Effort,
-    devices: &[(String, usize)],
-    bytes: usize,
-    way: Way,
-) -> Result<Vec<Vec<f64>>> {
-    let (begins, rounds) = (Barrier::new(devices.len()), effort.windows);
+fn rates(effort: &Effort, ordinals: &[usize], bytes: usize, way: Way) -> Result<Vec<Vec<f64>>> {
+    let (begins, rounds) = (Barrier::new(ordinals.len()), effort.windows);
     let of_device = |ordinal: usize| -> Result<Vec<f64>> {
         let bare = Bare::new(ordinal);
         let mut buffers = match &bare {
@@ -96,9 +91,9 @@ fn rates(
     };
     let of_devices: Result<Vec<Vec<f64>>> = thread::scope(|scope| {
         let of_device = &of_device;
-        let threads: Vec<_> = devices
+        let threads: Vec<_> = ordinals
             .iter()
-            .map(|(_, ordinal)| scope.spawn(move || of_device(*ordinal)))
+            .map(|ordinal| scope.spawn(move || of_device(*ordinal)))
             .collect();
         let joined = threads.into_iter().map(|thread| {
             let joined = thread.join();

@@ -4,9 +4,10 @@ use crate::report::{
     Bus, Container, DeviceReport, GpuDecode, Host, Memlock, Memory, PageLocking, Report, Way,
 };
 
-/// Three digits or so: `0.52`, `5.2`, `52`, `520`.
+/// Three digits or so: `0.052`, `0.52`, `5.2`, `52`, `520`.
 pub fn number(value: f64) -> String {
     match value.abs() {
+        ..0.095 => format!("{value:.3}"),
         ..1.0 => format!("{value:.2}"),
         ..100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
@@ -74,7 +75,7 @@ pub fn method(report: &Report) -> String {
         .max();
     let windows = report.memcpy.points.first().map(|point| point.gb_s.repeats);
     format!(
-        "Each number is a median: copies of {} measurements, all else of {}, after one that does not count. Copies \
+        "Each number is a median: copies of up to {} measurements, all else of up to {} (fewer where one takes long), after one that does not count. Copies \
          below 16 MiB are enqueued several in a row, up to 64, before they are waited for. GB/s are 10^9 bytes a second. \
          The run took {} s{}.",
         repeats.unwrap_or(0),
@@ -99,6 +100,21 @@ pub fn cores(host: &Host) -> String {
         None => "; no container limits their time".to_owned(),
     };
     format!("{} usable (cores {allowed}{quota})", host.usable_cores)
+}
+
+/// Whether others were busy when the run began.
+pub fn load(host: &Host) -> String {
+    let Some(load) = host.load else {
+        return "unknown".to_owned();
+    };
+    let busy = load > host.usable_cores as f64 / 4.0;
+    let what = match busy {
+        true => {
+            "Other programs are busy, so what is measured here is lower than what the machine can do"
+        }
+        false => "The machine is quiet",
+    };
+    format!("{} over the last minute. {what}.", number(load))
 }
 
 pub fn memory(host: &Host) -> String {
@@ -137,7 +153,7 @@ pub fn memlock(limit: Memlock) -> String {
         Memlock::Bytes(bytes) => mib(bytes as usize),
     };
     format!(
-        "{limit}. It limits mlock, by which the CPU device locks its slabs. CUDA's page-locked memory is not bound by it: the driver's \
+        "{limit}. It limits mlock, by which the CPU device locks its slabs, unless the process has CAP_IPC_LOCK, as root does. CUDA's page-locked memory is not bound by it: the driver's \
          cuMemHostAlloc and cuMemHostRegister lock pages in the kernel, and count nothing here."
     )
 }
@@ -289,8 +305,8 @@ mod tests {
     #[test]
     fn numbers_have_as_many_digits_as_they_deserve() {
         assert_eq!(
-            [0.523, 5.23, 52.3, 523.4].map(number),
-            ["0.52", "5.2", "52.3", "523"]
+            [0.0523, 0.523, 5.23, 52.3, 523.4].map(number),
+            ["0.052", "0.52", "5.2", "52.3", "523"]
         );
         assert_eq!(
             [0.0, 7.4, 999.6, 1234.0, 366_123.0].map(count),
