@@ -20,7 +20,7 @@ pub fn all_cuda() -> (Vec<Device>, Vec<String>) {
                     Error::NoDevice { .. }
                         | Error::NoDriver { .. }
                         | Error::DriverTooOld { .. }
-                        | Error::StubDriver { .. }
+                        | Error::StubDriver
                         | Error::FeatureMissing { .. }
                 );
                 problems.push(error.to_string());

@@ -32,8 +32,8 @@ pub fn count(value: f64) -> String {
 /// A size of copies, which are powers of two: `4 KiB`.
 pub fn size(bytes: usize) -> String {
     match bytes {
-        ..0x10_0000 => format!("{} KiB", bytes >> 10),
-        ..0x4000_0000 => format!("{} MiB", bytes >> 20),
+        ..=0xF_FFFF => format!("{} KiB", bytes >> 10),
+        0x10_0000..=0x3FFF_FFFF => format!("{} MiB", bytes >> 20),
         _ => format!("{} GiB", bytes >> 30),
     }
 }
