@@ -65,10 +65,14 @@ pub fn derive(report: &Report) -> Vec<Advice> {
             number(link_gb_s)
         ),
         false => format!(
-            "{copiers} {} copy {} GB/s within the host's memory; more threads add less than a tenth, and copies to the device could take \
-             {} GB/s. `Tensor::register` lets a GPU read rows where they lie.",
+            "{copiers} {} copy {} GB/s within the host's memory{}, and copies to the device could take {} GB/s. `Tensor::register` lets a \
+             GPU read rows where they lie.",
             threads(copiers),
             number(copied_gb_s),
+            match copiers < cores {
+                true => "; more add less than a tenth",
+                false => ", and there are no more cores",
+            },
             number(link_gb_s)
         ),
     };

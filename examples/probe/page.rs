@@ -229,7 +229,7 @@ fn write_together(page: &mut String, together: &Together) {
     page.push_str("<h2>All GPUs at once</h2>\n");
     _ = writeln!(
         page,
-        "<p class=\"faint\">From and to page-locked memory, in copies of {}, two in a row on each device. Alone: the fastest of any size, as above.</p>",
+        "<p class=\"faint\">From and to page-locked memory, in copies of {}, two in a row on each device. Alone: the fastest of 16 MiB and more, as above.</p>",
         words::size(together.bytes)
     );
     for way in &together.ways {

@@ -110,19 +110,19 @@ pub struct DeviceReport {
 }
 
 impl DeviceReport {
-    /// The fastest median of these copies.
+    /// The fastest median of these copies, among sizes that batches have: small ones may come from the processor's cache.
     pub fn best_gb_s(&self, memory: Memory, way: Way) -> Option<f64> {
-        let copies = self
-            .copies
-            .iter()
-            .find(|copies| copies.memory == memory && copies.way == way)?;
-        copies
-            .points
-            .iter()
-            .map(|point| point.gb_s.median)
-            .max_by(f64::total_cmp)
+        let mut kinds = self.copies.iter();
+        let copies = kinds.find(|copies| copies.memory == memory && copies.way == way)?;
+        let largest = copies.points.last()?.bytes;
+        let large = copies.points.iter();
+        let large = large.filter(|point| point.bytes >= LARGE_BYTES.min(largest));
+        large.map(|point| point.gb_s.median).max_by(f64::total_cmp)
     }
 }
+
+/// A copy of a batch, rather than of a few samples.
+const LARGE_BYTES: usize = 16 << 20;
 
 /// How a device is attached.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -236,7 +236,7 @@ pub struct TogetherWay {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct TogetherDevice {
     pub id: String,
-    /// Its fastest copies of any size, measured before.
+    /// Its fastest copies of 16 MiB and more, measured before.
     pub alone_gb_s: f64,
     pub gb_s: Figure,
 }

@@ -203,7 +203,7 @@ fn write_together(f: &mut Formatter<'_>, together: &Together) -> fmt::Result {
         f,
         "  ",
         &format!(
-            "(Copies of {}, two in a row on each device. Alone: the fastest of any size, as above.)",
+            "(Copies of {}, two in a row on each device. Alone: the fastest of 16 MiB and more, as above.)",
             words::size(together.bytes)
         ),
     )
