@@ -50,6 +50,8 @@ run cargo run --release --example text_lines -- LICENSE-MIT
 cargo run --release --example text_lines -- /nonexistent 2>/dev/null && exit 1 # a file that is not there is an error
 run cargo run --release --example transfer_bandwidth -- \
     --device cpu --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
+# On all devices, or without a GPU on the CPU.
+run cargo run --release --example transfer_bandwidth -- --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
 run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1
 run cargo run --release --example placement -- --device cpu --cores 0
 # These want a GPU, and NVRTC. Without one, they say in plain words what is missing.
@@ -73,10 +75,20 @@ run cargo run --release --example timeline -- --batches 10 --out "$sheet/timelin
 grep -q "<canvas" "$sheet/timeline.html"
 python3 -m json.tool "$sheet/trace.json" >/dev/null
 
-for example in contact_sheet transfer_bandwidth placement ranks slow_source timeline; do
+run cargo run --release --example probe -- --quick
+step "probe --quick --json --html"
+cargo run --quiet --release --example probe -- --quick --json --html "$sheet/probe.html" >"$sheet/probe.json"
+python3 -m json.tool "$sheet/probe.json" >/dev/null
+grep -q "<svg" "$sheet/probe.html"
+cargo run --release --example probe -- --quick --html /nonexistent/probe.html 2>/dev/null && exit 1 # no page can be written there
+
+for example in contact_sheet transfer_bandwidth placement probe ranks slow_source timeline; do
     explains_itself $example
 done
 answer 2 transfer_bandwidth --frame-shape 3 x
+answer 2 transfer_bandwidth --device gpu
+answer 2 probe --html # it wants a file
+answer 2 probe quick
 answer 2 ranks --global-batch 0
 answer 2 contact_sheet one.jpg two.png --out three.png
 answer 2 contact_sheet # nothing is written where nobody said so

@@ -1,6 +1,8 @@
 //! How fast do tensors travel to a device and back, and how much does pinning matter?
 //!
-//!     cargo run --release --example transfer_bandwidth -- --device cuda:0
+//!     cargo run --release --example transfer_bandwidth
+//!
+//! All CUDA devices are measured, one after the other; `--device` picks one. (What they reach at once, `examples/probe` says.)
 //!
 //! One batch of images (10 x 3 x 3840 x 2160 `f32`, 995 MB) goes to the device and back, repeatedly, in three ways:
 //!
@@ -13,6 +15,8 @@
 
 #[allow(unreachable_pub)] // a module of a program: it is `pub` for the rest of the program
 mod args;
+#[allow(unreachable_pub)] // likewise
+mod devices;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -26,7 +30,7 @@ Measures how fast tensors travel to a device and back: from pageable memory, pag
 
 cargo run --release --example transfer_bandwidth -- [OPTIONS]
 
-  --device DEVICE     cpu or cuda:0 (default: the first CUDA device, or the CPU if there is none)
+  --device DEVICE     cpu or cuda:0 (default: all CUDA devices in turn, or the CPU if there is none)
   --batch-size N      frames of the batch (default: 10)
   --frame-shape N..   lengths of a frame's dimensions (default: 3 3840 2160)
   --repeats N         round trips to measure (default: 10)
@@ -35,7 +39,7 @@ cargo run --release --example transfer_bandwidth -- [OPTIONS]
   --help              this text";
 
 struct Options {
-    device: Device,
+    devices: Vec<Device>,
     shape: Vec<usize>,
     repeats: u32,
     warmup: u32,
@@ -54,7 +58,7 @@ impl Options {
         let mut shape = frame.unwrap_or_else(|| vec![3, 3840, 2160]);
         shape.insert(0, batch_size);
         Ok(Options {
-            device: open(device)?,
+            devices: open(device)?,
             shape,
             repeats: repeats.try_into()?,
             warmup: warmup.unwrap_or(2),
@@ -63,14 +67,26 @@ impl Options {
     }
 }
 
-fn open(device: Option<DeviceName>) -> Result<Device, Error> {
+/// The device that was named, or all.
+fn open(device: Option<DeviceName>) -> Result<Vec<Device>, Error> {
     match device {
-        Some(DeviceName::Cpu) => Ok(Device::cpu()),
-        Some(DeviceName::Cuda(ordinal)) => Device::cuda(ordinal),
-        None => Ok(Device::cuda(0).unwrap_or_else(|error| {
-            println!("using the CPU: {error}");
-            Device::cpu()
-        })),
+        Some(DeviceName::Cpu) => Ok(vec![Device::cpu()]),
+        Some(DeviceName::Cuda(ordinal)) => Ok(vec![Device::cuda(ordinal)?]),
+        None => {
+            let (devices, problems) = devices::all_cuda();
+            let what = if devices.is_empty() {
+                "using the CPU"
+            } else {
+                "left out"
+            };
+            for problem in problems {
+                println!("{what}: {problem}");
+            }
+            match devices.is_empty() {
+                true => Ok(vec![Device::cpu()]),
+                false => Ok(devices),
+            }
+        }
     }
 }
 
@@ -80,8 +96,22 @@ fn main() -> ExitCode {
 
 fn run(options: args::Options) -> Result<(), BoxError> {
     let options = Options::take(options)?;
-    let info = options.device.info()?;
-    println!("{}: {}", options.device.name(), info.name);
+    for (index, device) in options.devices.iter().enumerate() {
+        if index > 0 {
+            println!();
+        }
+        table(device, &options)?;
+        // The next device may want the memory.
+        device.release_pinned();
+        device.release_device_memory()?;
+    }
+    Ok(())
+}
+
+/// What one device reaches.
+fn table(device: &Device, options: &Options) -> Result<(), Error> {
+    let info = device.info()?;
+    println!("{}: {}", device.name(), info.name);
     if let (Some((major, minor)), Some(driver)) = (info.compute_capability, info.driver_version) {
         println!(
             "compute capability {major}.{minor}, driver for CUDA {}.{}",
@@ -101,10 +131,10 @@ fn run(options: args::Options) -> Result<(), BoxError> {
     );
     println!("{:<16}{:>16}{:>16}", "", "to the device", "back");
 
-    report("no-pin", gigabytes, &options, no_pin)?;
+    report("no-pin", gigabytes, device, options, no_pin)?;
     if !options.no_pin_only {
-        report("pin each time", gigabytes, &options, pin_each_time)?;
-        report("pin and reuse", gigabytes, &options, pin_and_reuse)?;
+        report("pin each time", gigabytes, device, options, pin_each_time)?;
+        report("pin and reuse", gigabytes, device, options, pin_and_reuse)?;
     }
     Ok(())
 }
@@ -115,10 +145,11 @@ type Seconds = (f64, f64);
 fn report(
     name: &str,
     gigabytes: f64,
+    device: &Device,
     options: &Options,
-    run: fn(&Options) -> Result<Seconds, Error>,
+    run: fn(&Device, &Options) -> Result<Seconds, Error>,
 ) -> Result<(), Error> {
-    let (to, back) = run(options)?;
+    let (to, back) = run(device, options)?;
     let steps = f64::from(options.repeats);
     println!(
         "{name:<16}{:>11.1} GB/s{:>11.1} GB/s",
@@ -129,11 +160,11 @@ fn report(
 }
 
 /// From pageable memory, and into fresh pageable memory.
-fn no_pin(options: &Options) -> Result<Seconds, Error> {
+fn no_pin(device: &Device, options: &Options) -> Result<Seconds, Error> {
     let source = filled(&options.shape);
     measure(options, || {
         let start = Instant::now();
-        let there = source.view().to_device(&options.device, false)?;
+        let there = source.view().to_device(device, false)?;
         let to = start.elapsed();
         let start = Instant::now();
         let back = there
@@ -145,17 +176,14 @@ fn no_pin(options: &Options) -> Result<Seconds, Error> {
 }
 
 /// Page-locked anew in each step, both ways: the time includes the page-locking.
-fn pin_each_time(options: &Options) -> Result<Seconds, Error> {
+fn pin_each_time(device: &Device, options: &Options) -> Result<Seconds, Error> {
     let source = filled(&options.shape);
     measure(options, || {
-        options.device.release_pinned();
+        device.release_pinned();
         let start = Instant::now();
-        let there = source
-            .view()
-            .pin(&options.device)?
-            .to_device(&options.device, false)?;
+        let there = source.view().pin(device)?.to_device(device, false)?;
         let to = start.elapsed();
-        options.device.release_pinned();
+        device.release_pinned();
         let start = Instant::now();
         let back = there.to_host(false)?.wait()?;
         check(&back);
@@ -164,11 +192,11 @@ fn pin_each_time(options: &Options) -> Result<Seconds, Error> {
 }
 
 /// Page-locked once: each step copies from and into memory that the ring keeps.
-fn pin_and_reuse(options: &Options) -> Result<Seconds, Error> {
-    let source = filled(&options.shape).pin(&options.device)?;
+fn pin_and_reuse(device: &Device, options: &Options) -> Result<Seconds, Error> {
+    let source = filled(&options.shape).pin(device)?;
     measure(options, || {
         let start = Instant::now();
-        let there = source.view().to_device(&options.device, false)?;
+        let there = source.view().to_device(device, false)?;
         let to = start.elapsed();
         let start = Instant::now();
         let back = there.to_host(false)?.wait()?;
