@@ -142,6 +142,32 @@ mod tuning;
 #[cfg(feature = "webdataset")]
 pub mod webdataset;
 
+/// The guide's lines (docs/guide), each page's as doctests of a module: `cargo test --doc guide::`. The snippets of Python are run by
+/// python/tests/test_guide.py.
+#[cfg(all(
+    doctest,
+    feature = "arrays",
+    feature = "cuda",
+    feature = "derive",
+    feature = "image",
+    feature = "tokio",
+    feature = "webdataset"
+))]
+mod guide {
+    macro_rules! pages {
+        ($($page:ident: $path:literal,)*) => {
+            $(#[doc = include_str!(concat!("../docs/guide/src/", $path))] mod $page {})*
+        };
+    }
+
+    pages! {
+        start_folder: "start/folder.md",
+        start_table: "start/table.md",
+        start_tokens: "start/tokens.md",
+        start_shards: "start/shards.md",
+    }
+}
+
 #[doc(inline)]
 pub use batch::Batch;
 #[doc(inline)]
