@@ -75,9 +75,7 @@ def wrong_links(book):
             else:
                 target, _, anchor = link.partition("#")
                 target = urllib.parse.unquote(target.partition("?")[0])
-                file = path if not target else (book / target.lstrip("/") if target.startswith("/") else path.parent / target).resolve()
-                if path.name == "404.html" and not file.exists():
-                    file = (book / target).resolve()
+                file = (path.parent / target).resolve() if target else path
                 if not file.is_file():
                     wrong.append(f"{where}: there is no such file")
                 elif anchor and file in pages and urllib.parse.unquote(anchor) not in pages[file].anchors:
