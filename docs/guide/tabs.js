@@ -43,6 +43,8 @@
             pair.tabs[name] = tab;
         }
         first.before(bar);
+        first.classList.add("tabbed");
+        second.classList.add("tabbed");
         pairs.push(pair);
     }
     const asked = new URLSearchParams(location.search).get("language");
