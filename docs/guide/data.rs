@@ -10,11 +10,17 @@ pub fn enter() -> Result<tempfile::TempDir, Box<dyn std::error::Error>> {
     for (class, name) in ["cat", "dog"].iter().enumerate() {
         fs::create_dir_all(format!("pets/{name}"))?;
         for number in 0..16u8 {
-            fs::write(format!("pets/{name}/{number:02}.ppm"), picture(40, 100 * class as u8 + number))?;
+            fs::write(
+                format!("pets/{name}/{number:02}.ppm"),
+                picture(40, 100 * class as u8 + number),
+            )?;
         }
     }
     let rows = (0..200).map(|row| format!("{},{},{}\n", 40 + row, 1 + row % 5, 1_000 * row));
-    fs::write("houses.csv", "size,rooms,price\n".to_owned() + &rows.collect::<String>())?;
+    fs::write(
+        "houses.csv",
+        "size,rooms,price\n".to_owned() + &rows.collect::<String>(),
+    )?;
     let tokens = (0..20_000u16).flat_map(|place| (place % 97).to_le_bytes());
     fs::write("train.bin", tokens.collect::<Vec<u8>>())?;
     for name in ["books", "web"] {
@@ -30,19 +36,30 @@ pub fn enter() -> Result<tempfile::TempDir, Box<dyn std::error::Error>> {
 
 /// A picture of one grey, `side` pixels wide and high.
 fn picture(side: usize, grey: u8) -> Vec<u8> {
-    [format!("P6 {side} {side} 255\n").into_bytes(), vec![grey; 3 * side * side]].concat()
+    [
+        format!("P6 {side} {side} 255\n").into_bytes(),
+        vec![grey; 3 * side * side],
+    ]
+    .concat()
 }
 
 /// What `webdataset.ShardWriter` writes: 24 pictures, and their classes.
 fn write_shard(path: &Path, shard: u8) -> std::io::Result<()> {
     let mut archive = tar::Builder::new(fs::File::create(path)?);
     for sample in 0..24u8 {
-        let fields = [("cls", (sample % 2).to_string().into_bytes()), ("ppm", picture(40, 50 * shard + sample))];
+        let fields = [
+            ("cls", (sample % 2).to_string().into_bytes()),
+            ("ppm", picture(40, 50 * shard + sample)),
+        ];
         for (field, contents) in fields {
             let mut header = tar::Header::new_ustar();
             header.set_size(contents.len() as u64);
             header.set_mode(0o644);
-            archive.append_data(&mut header, format!("{shard:02}{sample:04}.{field}"), &contents[..])?;
+            archive.append_data(
+                &mut header,
+                format!("{shard:02}{sample:04}.{field}"),
+                &contents[..],
+            )?;
         }
     }
     archive.finish()
