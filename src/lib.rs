@@ -29,6 +29,8 @@
 //!
 //! # Where to begin
 //!
+//! A guide, in short pages: [`docs/guide`](https://github.com/pinfeed/pinfeed/blob/main/docs/guide/src/SUMMARY.md). Below is what is where in this reference.
+//!
 //! The root has what every program uses, and [`prelude`] what a program imports by a glob. (`use pinfeed::*;` would also bring the module
 //! [`image`](mod@image), which hides the crate of that name.) The rest is in modules:
 //!
@@ -141,6 +143,52 @@ mod trace;
 mod tuning;
 #[cfg(feature = "webdataset")]
 pub mod webdataset;
+
+/// The guide's lines (docs/guide), each page's as doctests of a module: `cargo test --doc guide::`. The snippets of Python are run by
+/// python/tests/test_guide.py.
+#[cfg(all(
+    doctest,
+    feature = "arrays",
+    feature = "cuda",
+    feature = "derive",
+    feature = "image",
+    feature = "tokio",
+    feature = "webdataset"
+))]
+mod guide {
+    macro_rules! pages {
+        ($($page:ident: $path:literal,)*) => {
+            $(#[doc = include_str!(concat!("../docs/guide/src/", $path))] mod $page {})*
+        };
+    }
+
+    pages! {
+        start_folder: "start/folder.md",
+        start_table: "start/table.md",
+        start_tokens: "start/tokens.md",
+        start_shards: "start/shards.md",
+        pytorch: "pytorch.md",
+        pinned: "pinned.md",
+        non_blocking: "non-blocking.md",
+        choosing: "choosing.md",
+        starved: "starved.md",
+        tabular: "cookbook/tabular.md",
+        text: "cookbook/text.md",
+        images: "cookbook/images.md",
+        masks: "cookbook/masks.md",
+        detection: "cookbook/detection.md",
+        audio: "cookbook/audio.md",
+        own: "cookbook/own.md",
+        tokio: "cookbook/tokio.md",
+        resume: "cookbook/resume.md",
+        weights: "cookbook/weights.md",
+        streams: "cookbook/streams.md",
+        mixing: "cookbook/mixing.md",
+        evaluation: "cookbook/evaluation.md",
+        many: "many.md",
+        machines: "machines.md",
+    }
+}
 
 #[doc(inline)]
 pub use batch::Batch;
