@@ -42,12 +42,13 @@ fn run(mut options: args::Options) -> Result<(), BoxError> {
     drop(device);
     let wanted = megabytes as f64;
     println!("MB                     locked by mlock  pinned by drivers  available");
-    let mut is_released = true;
+    let (mut is_released, mut is_seen) = (true, false);
     for how in ["it was killed", "it ended by itself"] {
         let before = System::now("before")?;
         let (mut process, said) = start(&name, megabytes)?;
         let meanwhile = System::now("a child holds it")?;
         println!("  the child: {said}");
+        is_seen |= !said.ends_with(" VmLck 0 MB");
         if how == "it was killed" {
             process.kill()?;
         }
@@ -68,12 +69,14 @@ fn run(mut options: args::Options) -> Result<(), BoxError> {
             "The counts do not tell: nothing was locked (see above), or other programs took or freed memory meanwhile."
         }
     };
-    let unseen = match name.as_str() {
-        "cpu" => {
-            "There is one here: the CPU device calls mlock, and VmLck shows it. On a GPU it is CUDA's driver that locks the pages, by calls to its devices (ioctl)."
+    let unseen = match (name.as_str(), is_seen) {
+        ("cpu", true) => {
+            "There is one: the CPU device calls mlock, and VmLck counts it. On a GPU, CUDA's driver locks the pages."
         }
-        _ => {
-            "CUDA's driver locks the pages, by calls to its devices (ioctl). VmLck counts what mlock locked: see above."
+        ("cpu", false) => "It was refused: see `ulimit -l`. The CPU device works without.",
+        (_, true) => "It should show some: VmLck counts memory that mlock locked, see above.",
+        (_, false) => {
+            "CUDA's driver locks the pages, by calls to its devices (ioctl), and VmLck, which counts what mlock locked, is 0."
         }
     };
     println!("\nDoes it outlive the process? {outlives}\nWhy does strace show no mlock? {unseen}");
