@@ -75,6 +75,7 @@ impl Raw {
         let right = vec![RIGHT as u8; self.bytes];
         // SAFETY: both sides are that long, and nothing else is under way.
         unsafe { result::memcpy_htod_sync(self.there, &right) }?;
+        self.stream.context().synchronize()?; // (that call may return ahead of the last bytes, and this stream does not wait for it)
         self.fill(WRONG); // what was there before
         self.launch(self.scratch, 1, 0, step, &self.stream)?;
         // SAFETY: both sides are that long, and live until the stream was waited for.
