@@ -54,6 +54,13 @@ run cargo run --release --example transfer_bandwidth -- \
 run cargo run --release --example transfer_bandwidth -- --batch-size 1 --frame-shape 3 64 64 --repeats 2 --warmup 1
 run cargo run --release --example slow_source -- --in-flight 16 --latency-ms 2 --seconds 1
 run cargo run --release --example placement -- --device cpu --cores 0
+# These answer a question each, on a GPU if there is one. `corruption` fails if a byte of the library's is wrong, `question_growth` if memory accumulates.
+device=()
+[[ ${PINFEED_REQUIRE_CUDA:-} == 1 ]] && device=(--device cuda:0)
+run cargo run --release --example corruption -- --megabytes 16 "${device[@]}"
+run cargo run --release --example question_process -- --megabytes 256 "${device[@]}"
+run cargo run --release --example question_growth -- "${device[@]}"
+run cargo run --release --example question_worth -- --repeats 10 "${device[@]}"
 # These want a GPU, and NVRTC. Without one, they say in plain words what is missing.
 for example in cudarc_01_kernel "cudarc_02_predictions -- ${CARGO_TARGET_DIR:-target}/predictions.csv"; do
     step "$example"
@@ -82,7 +89,7 @@ python3 -m json.tool "$sheet/probe.json" >/dev/null
 grep -q "<svg" "$sheet/probe.html"
 cargo run --release --example probe -- --quick --html /nonexistent/probe.html 2>/dev/null && exit 1 # no page can be written there
 
-for example in contact_sheet transfer_bandwidth placement probe ranks slow_source timeline; do
+for example in contact_sheet corruption placement probe question_growth question_process question_worth ranks slow_source timeline transfer_bandwidth; do
     explains_itself $example
 done
 answer 2 transfer_bandwidth --frame-shape 3 x

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The package for Python: clippy; the wheel, as `pip` gets it, and its size; and tests in Python against the installed wheel, with NumPy alone,
+# The package for Python: clippy; the wheel, as `pip` gets it, and its size; the archive of sources; and tests in Python against the installed wheel, with NumPy alone,
 # with Ray, with torch, and on a free-threaded Python.
 #
 # Tests of buckets run where `ci/servers.sh` has installed its servers (in target/tools, or where PINFEED_S3S_FS and PINFEED_MOTO say).
@@ -43,6 +43,32 @@ small() {
 }
 wheel=$(echo "$wheels"/pinfeed-*-cp311-abi3-*.whl)
 small "$wheel"
+
+# The archive of sources, from which `pip` builds where no wheel fits: it has all that the module is built of. (Types are checked; what the wheel was
+# built of was built.)
+run "$plain" -m maturin sdist --manifest-path python/Cargo.toml --out "$wheels"
+small "$wheels"/pinfeed-*.tar.gz
+rm -rf "$here/source"
+mkdir -p "$here/source"
+tar -xzf "$wheels"/pinfeed-*.tar.gz -C "$here/source" --strip-components 1
+CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}/check") run cargo check --manifest-path "$here/source/python/Cargo.toml" --features nvjpeg,object-store
+
+step "what PyPI is told, and what the packages bring"
+python3 - "$wheel" "$wheels"/pinfeed-*.tar.gz <<'END'
+import sys, tarfile, zipfile
+wheel, archive = zipfile.ZipFile(sys.argv[1]), tarfile.open(sys.argv[2])
+names = {"wheel": wheel.namelist(), "sdist": archive.getnames()}
+metadata = {
+    "wheel": wheel.read(next(name for name in names["wheel"] if name.endswith(".dist-info/METADATA"))).decode(),
+    "sdist": archive.extractfile(next(name for name in names["sdist"] if name.endswith("/PKG-INFO"))).read().decode(),
+}
+for which, text in metadata.items():
+    fields = text.split("\n\n")[0].splitlines()
+    for field in ["License-Expression: MIT OR Apache-2.0", "License-File: licenses/LICENSE-APACHE", "License-File: licenses/LICENSE-MIT", "Requires-Python: >=3.11"]:
+        assert field in fields, f"the {which} does not say {field}"
+    for file in ["LICENSE-APACHE", "LICENSE-MIT", "pinfeed/_pinfeed.pyi", "pinfeed/py.typed", "pinfeed/doctor.py"]:
+        assert any(name.endswith(file) for name in names[which]), f"the {which} has no {file}"
+END
 
 # Nothing but what the limited interface has, and the module's own entry, is visible. (A dependency of the stores has functions for C, which cannot be
 # left out. Python loads modules so that no other sees them.)

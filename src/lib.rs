@@ -102,6 +102,8 @@
 //! the feature `nvjpeg` on Linux: [`Device::cuda`] sets `CUDA_DEVICE_MAX_CONNECTIONS=32` if that is not set and the process has no other
 //! thread.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "arrays")]
 pub mod arrays;
 mod batch;

@@ -11,6 +11,9 @@
 //!
 //! and its mistake ends with `//~ HERE` (or that is the next line): an error has to point at it.
 //!
+//! A program whose error is shown to readers (`examples/corruption`) has the compiler's words beside it, as `x.stderr`. They are
+//! compared, but for notes and labels, which are not the same in all compilers. `PINFEED_UI_WRITE=1 cargo test --test ui` writes them anew.
+//!
 //! The programs are compiled against the library that was built for this test. Which file that is, Cargo itself is
 //! asked: looking for it in Cargo's folders finds the leftovers of other features and compilers too. As Cargo has just
 //! built everything, the question costs a fraction of a second, and as `rustc` then only checks, so does each program.
@@ -34,7 +37,8 @@ use serde_json::Value;
 #[test]
 fn forbidden_programs_do_not_compile() {
     check_all("fail", |program, errors| {
-        Expected::read(program).check(errors)
+        Expected::read(program).check(errors)?;
+        check_words(program, errors)
     });
 }
 
@@ -107,6 +111,45 @@ impl Expected {
             None => Ok(()),
         }
     }
+}
+
+/// Compares the compiler's words with those that are kept beside the program, if they are.
+fn check_words(program: &Path, errors: &[CompilerError]) -> Result<(), String> {
+    let kept = program.with_extension("stderr");
+    if !kept.exists() {
+        return Ok(());
+    }
+    let folder = format!("{}/", env!("CARGO_MANIFEST_DIR"));
+    let said: String = errors.iter().map(|error| error.rendered.as_str()).collect();
+    let said = said.replace(&folder, "");
+    if std::env::var_os("PINFEED_UI_WRITE").is_some() {
+        std::fs::write(&kept, format!("{}\n", said.trim_end())).unwrap();
+    }
+    let words = std::fs::read_to_string(&kept).unwrap();
+    match said_in_all_compilers(&words) == said_in_all_compilers(&said) {
+        true => Ok(()),
+        false => Err(format!(
+            "{} says something else (PINFEED_UI_WRITE=1 writes it anew):\n{words}",
+            kept.display()
+        )),
+    }
+}
+
+/// Each error's first line, where it is, and the lines of the program that it quotes before its notes.
+fn said_in_all_compilers(words: &str) -> Vec<&str> {
+    let mut said = Vec::new();
+    let mut is_in_notes = false;
+    for line in words.lines().map(str::trim) {
+        let is_first = line.starts_with("error");
+        let notes = ["note:", "help:", "= "];
+        is_in_notes = !is_first && (is_in_notes || notes.iter().any(|note| line.starts_with(note)));
+        let is_quoted =
+            line.starts_with("-->") || line.starts_with(|first: char| first.is_ascii_digit());
+        if is_first || (is_quoted && !is_in_notes) {
+            said.push(line);
+        }
+    }
+    said
 }
 
 /// An error, as the compiler reports it.

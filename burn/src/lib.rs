@@ -58,6 +58,8 @@
 //! `pin_memory` takes the device of pinfeed's on the same GPU: page-locked memory is then of the same context as burn's, which is the GPU's
 //! primary one. Batches stay on the host until burn copies them: do not call `prefetch_to_device`, whose copies burn would not use.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod dataset;
 mod error;
 mod loader;

@@ -184,6 +184,18 @@ impl Options {
         Ok(self.raw(option)?.map(PathBuf::from))
     }
 
+    /// Takes `--device`: by default the first CUDA device, or the CPU where there is none.
+    pub fn device(&mut self) -> Result<pinfeed::Device> {
+        Ok(match self.value("--device", "cpu or cuda:0")? {
+            Some(DeviceName::Cpu) => pinfeed::Device::cpu(),
+            Some(DeviceName::Cuda(ordinal)) => pinfeed::Device::cuda(ordinal)?,
+            None => pinfeed::Device::cuda(0).unwrap_or_else(|error| {
+                println!("using the CPU: {error}\n");
+                pinfeed::Device::cpu()
+            }),
+        })
+    }
+
     /// Takes the first argument that is not an option. Take the options and their values first.
     pub fn argument(&mut self) -> Option<PathBuf> {
         let place = self.0.iter().position(|argument| !is_option(argument))?;

@@ -33,6 +33,8 @@
 //!
 //! Files of one data set have the same type for a column: `build` names the first file that has another, the column, and both types.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod builder;
 mod column;
 mod dataset;
