@@ -28,7 +28,9 @@ impl Checkpoint {
             .position(|byte| *byte == b'\n')
             .ok_or_else(broken)?;
         let (line, rest) = (&bytes[..end], &bytes[end + 1..]);
-        let state = std::str::from_utf8(line).map_err(|_| broken())?.parse()?;
+        let line = std::str::from_utf8(line).map_err(|_| broken())?;
+        let state = line.parse();
+        let state = state.map_err(|error| format!("{}: {error}", file.display()))?;
         let (numbers, left) = rest.as_chunks::<4>();
         if !left.is_empty() {
             return Err(broken().into());

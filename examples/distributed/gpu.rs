@@ -107,8 +107,8 @@ pub(crate) fn of(name: Option<&str>, local_rank: usize) -> Result<Option<Gpu>, B
 
 impl Gpu {
     fn open(ordinal: usize) -> Result<Gpu, BoxError> {
-        let device = Device::cuda(ordinal)?;
         let context = CudaContext::new(ordinal)?;
+        let device = interop::cudarc::device(&context)?; // the loader uses the same
         Ok(Gpu { context, device })
     }
 
