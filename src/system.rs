@@ -229,6 +229,18 @@ pub(crate) fn usable_cores() -> usize {
     std::thread::available_parallelism().map_or(1, usize::from)
 }
 
+/// Lowers the calling thread's priority by so many steps of `nice`, relative to the thread that started it. Elsewhere than on Linux, where
+/// `nice` is of whole processes, it does nothing.
+pub(crate) fn lower_priority(steps: i32) {
+    #[cfg(all(target_os = "linux", not(miri)))]
+    // SAFETY: it takes a number. Lowering is always allowed; what fails, leaves the priority as it was.
+    unsafe {
+        libc::nice(steps);
+    }
+    #[cfg(not(all(target_os = "linux", not(miri))))]
+    let _ = steps;
+}
+
 /// How many more threads with stacks of this size the process can start, given its limits on address space and
 /// mappings. The thread that uses up the last of either may start and then abort the process, because it gets no signal
 /// stack.

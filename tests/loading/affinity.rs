@@ -314,3 +314,22 @@ fn a_bound_process_stays_where_it_is() {
         assert_eq!(*seen.lock().unwrap(), [own.clone()].into());
     }
 }
+
+/// A thread that launches kernels must not wait for a core that a worker has.
+#[test]
+fn workers_come_behind_the_threads_of_the_program() -> pinfeed::Result<()> {
+    // SAFETY: it takes and returns numbers. (0 is the calling thread.)
+    let own = || i64::from(unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) });
+    let program = own();
+    for workers in [0, 2] {
+        let asked = from_fn(8, move |_, _| Ok(own()));
+        let loader = DataLoader::builder(asked).num_workers(workers).build()?;
+        for batch in &loader {
+            let behind = batch?.as_slice()[0] - program;
+            // (19 is the last there is, for a program that is there already.)
+            assert_eq!(behind, if workers == 0 { 0 } else { 5.min(19 - program) });
+        }
+    }
+    assert_eq!(own(), program);
+    Ok(())
+}

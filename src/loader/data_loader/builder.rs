@@ -180,7 +180,9 @@ impl<D, C> Builder<D, C> {
     /// [`Workers::Auto`] leaves the number to the loader. Raise a number of your own if
     /// [`DataLoader::stats`](crate::DataLoader::stats) says that loading limits the loop.
     ///
-    /// Neither the order nor the content of batches depends on it. Each worker takes 16 MiB of address space (not of memory) for its
+    /// Neither the order nor the content of batches depends on it. On Linux, workers run five steps of `nice` behind the thread that
+    /// builds the loader: where cores are few, the thread that launches the GPU's work comes first. (So do threads that your
+    /// [`get`](crate::Dataset::get) starts.) Each worker takes 16 MiB of address space (not of memory) for its
     /// stack; [`build`](Builder::build) refuses more workers than the system has address space and mappings for.
     pub fn num_workers(mut self, num_workers: impl Into<Workers>) -> Self {
         self.num_workers = num_workers.into();

@@ -17,7 +17,7 @@ use crate::sync::{
     thread,
 };
 use crate::system;
-use crate::tuning::WORKER_STACK_BYTES as STACK_BYTES;
+use crate::tuning::{WORKER_NICE, WORKER_STACK_BYTES as STACK_BYTES};
 
 pub(crate) struct Threads<B: Batch> {
     pipeline: Arc<Pipeline<B>>,
@@ -240,6 +240,7 @@ impl<B: Batch> Pipeline<B> {
         self.roster.start(status.name(), status, move || {
             pipeline.run_thread(|| {
                 pipeline.take_cores();
+                system::lower_priority(WORKER_NICE);
                 set_sample_timeout(pipeline.options().timeout);
                 if has_first_job {
                     pipeline.run_first_job(&own);
