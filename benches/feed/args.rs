@@ -11,8 +11,8 @@ use pinfeed::device::Way;
 use crate::Outcome;
 pub use crate::options::Workload;
 use crate::options::{OPTIONS, WORKLOADS};
-use crate::{shards, table};
-use Workload::{Cold, Roundtrip, Shards, Submit, Table, Tails, Tensor};
+use crate::{devices, shards, table};
+use Workload::{Cold, Devices, Roundtrip, Shards, Submit, Table, Tails, Tensor};
 
 /// A device's name; opened by whoever measures on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -208,6 +208,7 @@ impl Args {
                     Cold => &["read", "paced", "decode"],
                     Submit => &["upload", "loan"],
                     Shards => shards::VARIANTS,
+                    Devices => devices::VARIANTS,
                     _ => &["tensor", "jpeg"],
                 };
                 self.variants = Some(one_of(list(value)?, known)?);

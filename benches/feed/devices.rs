@@ -1,15 +1,16 @@
-//! `devices`: the samples of `tensor` to several devices at once, in two ways, in turns: `loaders`, one for each device, which share the
-//! workers evenly; and `split`, one loader for all.
+//! `devices`: the samples of `tensor` to several devices at once, in several ways, in turns: `loaders`, one for each device, which share the
+//! workers evenly; `split`, one loader for all; `auto`, the same with `Workers::Auto`; and `registered`, one loader for all whose data set is
+//! page-locked.
 //!
 //! Each device has a thread that iterates its epochs, `depth` ahead, lends each batch to its stream and drops it. It is held against bare
-//! pinned copies of the size of a batch to all devices at once (`limit_gb_s`). What `split` sends in an epoch of its own is compared
+//! pinned copies of the size of a batch to all devices at once (`limit_gb_s`). What one loader for all sends in an epoch of its own is compared
 //! with the rows that the order names.
 
 use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use pinfeed::loader::DeviceEpochs;
+use pinfeed::loader::{DeviceEpochs, Workers};
 use pinfeed::sampler::{RandomSampler, Sampler};
 use pinfeed::{DataLoader, Device, Tensor, TensorDataset};
 
@@ -21,6 +22,9 @@ use crate::gather::{Direction, Rows};
 use crate::report::{Record, Report};
 use crate::target::Target;
 use crate::window::Window;
+
+/// The ways.
+pub const VARIANTS: &[&str] = &["loaders", "split", "auto", "registered"];
 
 const SHAPE: [usize; 3] = [3, 224, 224];
 
@@ -59,7 +63,7 @@ fn with<T: Number>(args: &Args, report: &mut Report) -> Outcome {
                 batch_size,
             };
             for round in 0..args.pairs {
-                for variant in ["loaders", "split"] {
+                for variant in args.variants(VARIANTS, 2) {
                     report.print(&run.measure(variant)?.with("round", round));
                 }
             }
@@ -84,13 +88,13 @@ impl<T: Number> Run<'_, T> {
             .map(Target::device)
             .collect::<Outcome<_>>()?;
         let before = self.limit()?;
-        let mut checked = 0;
+        let (mut checked, mut loading, mut bare_gather) = (0, None, None);
         let fed = match variant {
             "loaders" => {
                 let workers = self.workers / devices.len();
                 let loaders: Vec<_> = devices
                     .iter()
-                    .map(|device| self.loader(std::slice::from_ref(device), workers))
+                    .map(|device| self.loader(&[device.clone()], self.data, workers))
                     .collect::<Outcome<_>>()?;
                 let epochs = loaders.iter().zip(&devices);
                 let epochs = epochs.map(|(loader, device)| {
@@ -101,10 +105,27 @@ impl<T: Number> Run<'_, T> {
                 self.feed(epochs.collect(), &devices)?
             }
             _ => {
-                let loader = self.loader(&devices, self.workers)?;
+                // (Its own memory, which is page-locked as long as this lives. One registration serves all devices.)
+                let registered = match (variant, devices.first()) {
+                    ("registered", Some(device)) => {
+                        let copy = Tensor::from_vec(self.data.as_slice().to_vec(), self.data.shape())?;
+                        Some(copy.register(device)?)
+                    }
+                    _ => None,
+                };
+                let data = registered.as_ref().unwrap_or(self.data);
+                let workers = match variant {
+                    "auto" => Workers::Auto,
+                    _ => Workers::Fixed(self.workers),
+                };
+                let loader = self.loader(&devices, data, workers)?;
                 let epochs = loader.epochs(0..).split(&devices, self.args.depth);
                 let fed = self.feed(epochs, &devices)?;
+                loading = Some(loader.stats().workers);
                 checked = self.check(&loader, &devices)?;
+                if registered.is_some() {
+                    bare_gather = self.bare_gather(data)?;
+                }
                 fed
             }
         };
@@ -128,36 +149,70 @@ impl<T: Number> Run<'_, T> {
         record.gb_s = Some(of_each.iter().sum());
         record.limit_gb_s = Some(limit);
         record.pinned_mb = Some(fed.pinned_bytes as f64 / 1e6);
+        if let Some((gb_s, cores)) = bare_gather {
+            record = record
+                .with_number("bare_gather_gb_s", gb_s)
+                .with_number("bare_gather_cores", cores);
+        }
         Ok(record
             .with("variant", variant)
+            .with("loading_workers", loading)
             .with_numbers("each_gb_s", &of_each)
             .with_number("bare_loop_gb_s", bare_loop)
             .with("slabs_made_after_warmup", fed.slabs_made)
             .with("checked_batches", checked))
     }
 
-    fn loader(&self, devices: &[Device], workers: usize) -> Outcome<DataLoader<Tensor<T>>> {
-        let mut builder = DataLoader::builder(TensorDataset::new(self.data.view())?)
+    fn loader(
+        &self,
+        devices: &[Device],
+        data: &Tensor<T>,
+        workers: impl Into<Workers>,
+    ) -> Outcome<DataLoader<Tensor<T>>> {
+        let mut builder = DataLoader::builder(TensorDataset::new(data.view())?)
             .batch_size(self.batch_size)
             .shuffle(true)
             .seed(self.args.seed)
             .drop_last(true)
             .num_workers(workers)
             .pin_memory(devices);
-        if let Some(prefetch) = self.args.prefetch(workers) {
+        if let Some(prefetch) = self.args.prefetch(self.workers) {
             builder = builder.prefetch(prefetch);
         }
         Ok(builder.build()?)
     }
 
-    /// The bare loop of all devices at once, which share the threads evenly.
-    fn bare_loop(&self) -> Outcome<f64> {
-        let rows = Rows {
-            bytes: data::bytes(self.data),
+    fn rows<'d>(&self, data: &'d Tensor<T>) -> Rows<'d> {
+        Rows {
+            bytes: data::bytes(data),
             row_bytes: SHAPE.iter().product::<usize>() * size_of::<T>(),
             batch: self.batch_size,
-        };
-        let threads = self.workers / self.targets.len();
+        }
+    }
+
+    /// GB/s and cores of bare calls that gather rows of registered memory to all devices at once, a thread for each.
+    fn bare_gather(&self, registered: &Tensor<T>) -> Outcome<Option<(f64, f64)>> {
+        let rows = self.rows(registered);
+        thread::scope(|scope| {
+            let rates = self.targets.iter();
+            let rates = rates.map(|target| scope.spawn(move || target.bare_gather(rows)));
+            let rates: Vec<_> = rates.collect();
+            let (mut sum, mut cores) = (0.0, 0.0_f64);
+            for rate in rates {
+                let Some(rate) = rate.join().map_err(|_| "a bare loop panicked")?? else {
+                    return Ok(None);
+                };
+                // Each thread's cores are those of the process.
+                (sum, cores) = (sum + rate.0, cores.max(rate.1));
+            }
+            Ok(Some((sum, cores)))
+        })
+    }
+
+    /// The bare loop of all devices at once, which share the threads evenly.
+    fn bare_loop(&self) -> Outcome<f64> {
+        let rows = self.rows(self.data);
+        let threads = self.workers.max(self.targets.len()) / self.targets.len();
         thread::scope(|scope| {
             let rates = self.targets.iter();
             let rates = rates.map(|target| scope.spawn(move || target.bare_loop(rows, threads)));

@@ -169,11 +169,11 @@ pub const OPTIONS: &[Opt] = &[
         "--variant",
         "LIST",
         &[
-            Tensor, Table, Roundtrip, Tails, Cold, Shards, Startup, Submit,
+            Tensor, Table, Roundtrip, Tails, Cold, Shards, Startup, Submit, Devices,
         ],
         "tensor: loop, ahead, registered (default: loop, ahead); table: host, pinned, loop, ahead, resident, resident_loop, wide (default: the first three); roundtrip: pageable, pin_each, reused, view; \
          tails: uniform, percent, stuck; cold: read, paced, decode; shards: folder, tar, s3, serve (default: the first two); startup: tensor, jpeg; \
-         submit: upload, loan",
+         submit: upload, loan; devices: loaders, split, auto, registered (default: the first two)",
     ),
     (
         "--registered",

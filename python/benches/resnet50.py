@@ -6,8 +6,8 @@ FOLDER has a folder of JPEG files for each class (benches/peers/photos.py draws 
 are named; one that is not installed is left out, which is said. `--device cpu --model resnet18` shows that it works on a machine without a GPU, and no more.
 
 Each line is a process of its own, which may use so many cores. It trains on random weights, bf16 by autocast, channels last, SGD with
-momentum, batches of 256, on endless shuffled epochs; the host runs at most two steps ahead of the GPU. Behind a warm-up, turns of the loop alternate with turns of the step
-alone, on the last batch. A line says
+momentum, batches of 256, on endless shuffled epochs; the host runs at most two steps ahead of the GPU. First comes the step alone, on one batch, then the loop: a
+warm-up, and what is measured. A line says
 
     images/s     of the loop
     of the step  the time of the step alone as a share of the loop's: the rest of it, the GPU was idle or shared with the loader
@@ -15,6 +15,7 @@ alone, on the last batch. A line says
     cores        that its processes kept busy
     memory       of its processes, each shared page counted once (PSS), MiB
     first batch  ms from `iter` to the first batch on the device
+    share        of the pictures that the GPU decodes, with `decode="both"`, as this loader measured it
 
 The loaders, each as its own experts set it up; all crop to 224 (RandomResizedCrop), flip, and normalize:
 
@@ -205,6 +206,9 @@ def dali(asked, load):
         yield batch["images"].permute(0, 3, 1, 2), batch["labels"].squeeze(-1).long()
 
 
+SHARE = []  # asks this loader which share of the pictures the GPU decodes
+
+
 def ours(asked, decode="cpu", workers=None):
     import pinfeed
     from pinfeed import transforms as T
@@ -219,9 +223,11 @@ def ours(asked, decode="cpu", workers=None):
             drop_last=True,
             num_workers=asked.workers if workers is None else workers,
             device=None if asked.device == "cpu" else asked.device,
+            device_share=asked.device_share if decode == "both" else None,
         )
     except pinfeed.DeviceError as error:
         raise NotHere(f"pinfeed, decode={decode!r}: {error}") from error
+    SHARE.append(lambda: loader.stats().device_share)
     for images, labels in endless(loader):
         yield images.permute(0, 3, 1, 2), labels
 
@@ -305,27 +311,14 @@ def measured(asked):
         if is_gpu:
             torch.cuda.synchronize(device)
 
-    # The first use of the GPU is no loader's.
-    step(torch.zeros(asked.batch_size, 3, SIZE, SIZE, device=device), torch.zeros(asked.batch_size, dtype=torch.long, device=device))
-    synchronize()
+    events = collections.deque()
 
-    begun = time.perf_counter()
-    batches = iter(LOADERS[asked.one](asked))
-    batch = next(batches)
-    synchronize()
-    first = time.perf_counter() - begun
-    assert batch[0].shape == (asked.batch_size, 3, SIZE, SIZE) and batch[0].device.type == device.type, batch[0].shape
-    assert abs(batch[0].float().mean()) < 2 and 0.3 < batch[0].float().std() < 3, "the pictures are not normalized"
-
-    step(*batch)
-    events, batches_seen = collections.deque(), 1
-
-    def turn(seconds, batch, pull):
-        """As many steps as fit, the host two ahead. Returns their number, their time, and what waiting for batches took."""
+    def turn(seconds, least, batch, batches=None):
+        """As many steps as fit, the host two ahead. Returns their number, their time, what waiting for batches took, and the last batch."""
         synchronize()
         begun, count, waited = time.perf_counter(), 0, 0.0
-        while time.perf_counter() - begun < seconds:
-            if pull:
+        while count < least or time.perf_counter() - begun < seconds:
+            if batches is not None:
                 before = time.perf_counter()
                 batch = next(batches)
                 waited += time.perf_counter() - before
@@ -339,25 +332,26 @@ def measured(asked):
         synchronize()
         return count, time.perf_counter() - begun, waited, batch
 
-    # Every worker has made some batches, and a loader that measures the program's step has seen it. (The step comes with each batch from the first on, as in
-    # a program: this loader finds in its first batches which pictures the GPU decodes, by the time between them.)
+    # The step alone, before there is a loader whose workers take cores. (The first use of the GPU is no loader's, either.)
+    noise = torch.randn(asked.batch_size, 3, SIZE, SIZE, device=device).to(memory_format=torch.channels_last)
+    held = noise, torch.randint(1000, (asked.batch_size,), device=device)
+    turn(0, 3, held)
+    alone_steps, alone, _, _ = turn(asked.seconds / 3, 2, held)
+
     begun = time.perf_counter()
-    while time.perf_counter() - begun < 60 and batches_seen < 2 * asked.workers + 8:
-        count, _, _, batch = turn(asked.seconds / 4, batch, True)
-        batches_seen += count
-    steps = alone_steps = 0
-    loop = alone = waited = busy = 0.0
-    for _ in range(2):
-        # (A turn of the step alone fills the queues. What that gives is used up before a turn counts.)
-        _, _, _, batch = turn(asked.seconds / 4, batch, True)
-        before = cpu_seconds()
-        count, took, waits, batch = turn(asked.seconds / 2, batch, True)
-        busy += cpu_seconds() - before
-        steps, loop, waited = steps + count, loop + took, waited + waits
-        held = tuple(one.clone() for one in batch)
-        time.sleep(0.5)
-        count, took, _, _ = turn(asked.seconds / 4, held, False)
-        alone_steps, alone = alone_steps + count, alone + took
+    batches = iter(LOADERS[asked.one](asked))
+    batch = next(batches)
+    synchronize()
+    first = time.perf_counter() - begun
+    assert batch[0].shape == (asked.batch_size, 3, SIZE, SIZE) and batch[0].device.type == device.type, batch[0].shape
+    assert abs(batch[0].float().mean()) < 2 and 0.3 < batch[0].float().std() < 3, "the pictures are not normalized"
+
+    # Workers of PyTorch's make batches of their own, which come in bursts: the warm-up has two of them, and what is measured at least three. This loader finds in
+    # its first batches which pictures the GPU decodes, by the time between them: steps come from the first one on, as in a program.
+    _, _, _, batch = turn(asked.seconds / 2, max(2 * asked.workers, asked.warm_up), batch, batches)
+    before = cpu_seconds()
+    steps, loop, waited, _ = turn(asked.seconds, 3 * asked.workers, batch, batches)
+    busy = cpu_seconds() - before
     return {
         "loader": asked.one,
         "cores": asked.workers,
@@ -368,6 +362,7 @@ def measured(asked):
         "busy_cores": busy / loop,
         "memory_mib": memory_mib(),
         "first_batch_ms": 1e3 * first,
+        "device_share": SHARE[0]() if SHARE else None,
     }
 
 
@@ -380,6 +375,8 @@ def main():
     parser.add_argument("--batch-size", type=int, default=BATCH)
     parser.add_argument("--model", default="resnet50")
     parser.add_argument("--device", default="cuda:0")
+    parser.add_argument("--warm-up", type=int, default=40, help="batches before what is measured")
+    parser.add_argument("--device-share", type=float, help="of the pictures, for pinfeed-both and pinfeed-4, in place of what is measured")
     parser.add_argument("--json", action="store_true", help="a JSON object a line, instead of a table")
     parser.add_argument("--one", choices=LOADERS, help=argparse.SUPPRESS)
     parser.add_argument("--workers", type=int, default=0, help=argparse.SUPPRESS)
@@ -391,7 +388,7 @@ def main():
             print(json.dumps({"missing": str(reason)}), flush=True)
         os._exit(0)  # (some loaders wait at the exit for threads of an epoch that was left)
     if not asked.json:
-        print("| loader | cores | images/s | of the step | step ms | waiting | busy cores | memory MiB | first batch ms |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
+        print("| loader | cores | images/s | of the step | step ms | waiting | busy cores | memory MiB | first batch ms | share |\n| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     environment = dict(os.environ, CUDA_DEVICE_MAX_CONNECTIONS="32", OMP_NUM_THREADS=os.environ.get("OMP_NUM_THREADS", "1"))
     if asked.device == "cpu":
         environment.pop("OMP_NUM_THREADS")
@@ -401,7 +398,8 @@ def main():
             continue
         for loader in asked.loaders.split(","):
             command = [sys.executable, __file__, asked.folder, "--one", loader, "--workers", str(cores), "--seconds", str(asked.seconds)]
-            command += ["--batch-size", str(asked.batch_size), "--model", asked.model, "--device", asked.device]
+            command += ["--batch-size", str(asked.batch_size), "--model", asked.model, "--device", asked.device, "--warm-up", str(asked.warm_up)]
+            command += [] if asked.device_share is None else ["--device-share", str(asked.device_share)]
             try:
                 child = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120 + 10 * asked.seconds)
             except subprocess.TimeoutExpired:
@@ -419,7 +417,7 @@ def main():
             else:
                 print(
                     f"| {line['loader']} | {cores} | {line['images_s']:.0f} | {100 * line['of_step']:.1f} % | {line['step_ms']:.2f} | {100 * line['waiting']:.1f} % "
-                    f"| {line['busy_cores']:.1f} | {line['memory_mib']:.0f} | {line['first_batch_ms']:.0f} |",
+                    f"| {line['busy_cores']:.1f} | {line['memory_mib']:.0f} | {line['first_batch_ms']:.0f} | {'' if line['device_share'] is None else format(line['device_share'], '.2f')} |",
                     flush=True,
                 )
 

@@ -742,11 +742,40 @@ impl PyStats {
         self.0.wall_time().as_secs_f64()
     }
 
+    /// Seconds a batch that workers took to load it, all of them together.
+    #[getter]
+    fn loading(&self) -> f64 {
+        share(self.0.loading.total, self.0.batches)
+    }
+
+    /// Seconds that a batch's copy to the device took, measured there; 0 where none was.
+    #[getter]
+    fn transfer(&self) -> f64 {
+        share(self.0.transfers.total, self.0.transfers.count)
+    }
+
+    /// With `decode="both"`: the share of the pictures that the GPU decodes, once that is fixed.
+    #[getter]
+    fn device_share(&self) -> Option<f64> {
+        self.0.decoder.device_share.map(|of_64| f64::from(of_64) / 64.0)
+    }
+
+    /// Seconds a batch that the program waited for it.
+    #[getter]
+    fn waiting(&self) -> f64 {
+        share(self.0.consumer_wait.total, self.0.batches)
+    }
+
     /// How many samples failed, and were replaced or left out.
     #[getter]
     fn bad_samples(&self) -> u64 {
         self.0.bad.replaced + self.0.bad.skipped
     }
+}
+
+/// The mean in seconds of so many.
+fn share(total: Duration, count: u64) -> f64 {
+    total.as_secs_f64() / count.max(1) as f64
 }
 
 /// The interpreter ends: no thread of ours runs Python from here on. Closes the loaders that are alive.

@@ -44,6 +44,9 @@ pub(crate) struct Options {
     on_error: OnError,
     retry: Option<(u32, Duration)>,
     bad_share: Option<(f64, u64)>,
+    /// Of a build with nvJPEG; without it, it is `None`.
+    #[cfg_attr(not(feature = "nvjpeg"), allow(dead_code))]
+    device_share: Option<f64>,
 }
 
 /// Takes an argument of this name.
@@ -69,6 +72,51 @@ where
                 &format!("{name}={}: {reason}", shown(&value)),
             )
         })
+}
+
+/// The share of the pictures that the device decodes.
+fn device_share(options: &Bound<'_, PyDict>) -> PyResult<Option<f64>> {
+    let share: Option<f64> = get(options, "device_share")?;
+    if cfg!(not(feature = "nvjpeg")) && share.is_some() {
+        let reason = "device_share: this build has no decoder for GPUs (the feature nvjpeg)";
+        return Err(say(options.py(), "OptionError", reason));
+    }
+    Ok(share)
+}
+
+/// The options that both kinds of builders have. (They are two types.)
+macro_rules! common {
+    ($options:expr, $builder:expr) => {{
+        let options: &Options = $options;
+        let mut builder = $builder
+            .seed(options.seed)
+            .num_workers(options.num_workers.map_or(Workers::Auto, Workers::Fixed))
+            .world(options.world)
+            .on_error(options.on_error);
+        if let Some(prefetch) = options.prefetch {
+            builder = builder.prefetch(prefetch);
+        }
+        if let Some(bytes) = options.max_bytes {
+            builder = builder.max_bytes_in_flight(bytes);
+        }
+        if let Some(timeout) = options.timeout {
+            builder = builder.timeout(timeout);
+        }
+        if let Some((attempts, wait)) = options.retry {
+            builder = builder.retry(attempts, wait);
+        }
+        if let Some((share, after)) = options.bad_share {
+            builder = builder.bad_share_at_most(share, after);
+        }
+        #[cfg(feature = "nvjpeg")]
+        if let Some(share) = options.device_share {
+            builder = builder.device_share(share);
+        }
+        if let Some(device) = &options.device {
+            builder = builder.pin_memory(device);
+        }
+        builder
+    }};
 }
 
 /// A CUDA device. All loaders of the process share it, with its rings, and it stays until the process ends.
@@ -174,6 +222,7 @@ impl Options {
                 Some((attempts, wait)) => Some((attempts, seconds("retry", wait)?)),
             },
             bad_share: get(options, "bad_share")?,
+            device_share: device_share(options)?,
         })
     }
 
@@ -186,31 +235,9 @@ impl Options {
         S: IterableDataset,
         C: Collate<S::Sample>,
     {
-        builder = builder
+        builder = common!(self, builder)
             .batch_size(self.batch_size)
-            .seed(self.seed)
-            .num_workers(self.num_workers.map_or(Workers::Auto, Workers::Fixed))
-            .drop_last(self.last_batch == LastBatch::Drop)
-            .world(self.world)
-            .on_error(self.on_error);
-        if let Some(prefetch) = self.prefetch {
-            builder = builder.prefetch(prefetch);
-        }
-        if let Some(bytes) = self.max_bytes {
-            builder = builder.max_bytes_in_flight(bytes);
-        }
-        if let Some(timeout) = self.timeout {
-            builder = builder.timeout(timeout);
-        }
-        if let Some((attempts, wait)) = self.retry {
-            builder = builder.retry(attempts, wait);
-        }
-        if let Some((share, after)) = self.bad_share {
-            builder = builder.bad_share_at_most(share, after);
-        }
-        if let Some(device) = &self.device {
-            builder = builder.pin_memory(device);
-        }
+            .drop_last(self.last_batch == LastBatch::Drop);
         builder.build().map(Arc::new)
     }
 
@@ -222,13 +249,9 @@ impl Options {
         D: Dataset,
         C: Collate<D::Sample>,
     {
-        builder = builder
-            .seed(self.seed)
-            .num_workers(self.num_workers.map_or(Workers::Auto, Workers::Fixed))
+        builder = common!(self, builder)
             .in_order(self.in_order)
-            .last_batch(self.last_batch)
-            .world(self.world)
-            .on_error(self.on_error);
+            .last_batch(self.last_batch);
         builder = match &self.batches {
             Some(batches) => builder.batch_sampler(batches.clone()),
             None => builder.batch_size(self.batch_size),
@@ -238,24 +261,6 @@ impl Options {
         }
         if let Some(sampler) = &self.sampler {
             builder = builder.sampler(Arc::clone(sampler));
-        }
-        if let Some(prefetch) = self.prefetch {
-            builder = builder.prefetch(prefetch);
-        }
-        if let Some(bytes) = self.max_bytes {
-            builder = builder.max_bytes_in_flight(bytes);
-        }
-        if let Some(timeout) = self.timeout {
-            builder = builder.timeout(timeout);
-        }
-        if let Some((attempts, wait)) = self.retry {
-            builder = builder.retry(attempts, wait);
-        }
-        if let Some((share, after)) = self.bad_share {
-            builder = builder.bad_share_at_most(share, after);
-        }
-        if let Some(device) = &self.device {
-            builder = builder.pin_memory(device);
         }
         builder.build().map(Arc::new)
     }

@@ -167,6 +167,10 @@ def test_a_broken_file_is_named_and_later_batches_come(pictures, tmp_path):
     with pytest.raises(pinfeed.OptionError, match="decode"):
         ImageFolder(pictures, decode="gpu")
     assert next(iter(DataLoader(ImageFolder(pictures, T.eval(32), decode="both"), batch_size=24)))[0].shape == (24, 3, 32, 32)
+    given = DataLoader(ImageFolder(pictures, T.eval(32), decode="both"), batch_size=24, device_share=0.5)
+    assert next(iter(given))[0].shape == (24, 3, 32, 32) and given.stats().device_share in (None, 0.5)
+    with pytest.raises(pinfeed.OptionError, match="device_share"):
+        DataLoader(ImageFolder(pictures, decode="both"), device_share=64)
     with pytest.raises(pinfeed.OptionError, match="map the samples"):
         ImageFolder(pictures, target_transform=int)
 

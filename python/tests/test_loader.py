@@ -294,6 +294,7 @@ def test_stats_say_where_the_time_went():
     assert (stats.samples, stats.batches, stats.epochs) == (100, 10, 1)
     assert "100 samples" in str(stats)
     assert 0 <= stats.starvation <= 1 and stats.samples_per_second > 0
+    assert stats.loading > 0 and 0 < stats.waiting <= stats.wall_time + 1 and stats.transfer == 0
     list(loader)
     assert loader.total_stats().epochs >= 2
 

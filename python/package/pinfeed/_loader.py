@@ -193,6 +193,9 @@ class DataLoader:
         Order and random transforms follow from it, the epoch and the position, on any number of workers.
     ``device``
         ``"cuda"``: batches come there, copied while the step before runs; ``depth`` of them are ahead.
+    ``device_share``
+        Of data sets with ``decode="both"``: which share of the pictures the GPU decodes, 0.0 to 1.0. By default it is measured in the first
+        batches, and ``stats()`` says what it came to. Each rank measures its own: give it where ranks, or repeated runs, must decode alike.
     ``output``
         ``"torch"``, ``"numpy"``, ``"cupy"``, ``"jax"``, or ``"dlpack"``: a ``pinfeed.Tensor``, which any of them takes. ``"auto"`` is torch
         where it is installed, and otherwise NumPy, or with ``device`` ``"dlpack"``. On a GPU, torch gets memory of its own, and the others
@@ -252,6 +255,7 @@ class DataLoader:
         last_batch: str | None = None,
         on_error: str | tuple[str, int] = "fail",
         bad_share: tuple[float, int] | None = None,
+        device_share: float | None = None,
         retry: tuple[int, float] | None = None,
         prepare_next: bool | None = None,
     ) -> None:
@@ -319,6 +323,7 @@ class DataLoader:
                 "last_batch": last_batch or ("drop" if drop_last else "partial"),
                 "on_error": (on_error, None) if isinstance(on_error, str) else tuple(on_error),
                 "bad_share": bad_share,
+                "device_share": device_share,
                 "retry": retry,
                 "prepare_next": prepare_next,
             },
