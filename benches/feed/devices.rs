@@ -108,7 +108,8 @@ impl<T: Number> Run<'_, T> {
                 // (Its own memory, which is page-locked as long as this lives. One registration serves all devices.)
                 let registered = match (variant, devices.first()) {
                     ("registered", Some(device)) => {
-                        let copy = Tensor::from_vec(self.data.as_slice().to_vec(), self.data.shape())?;
+                        let copy =
+                            Tensor::from_vec(self.data.as_slice().to_vec(), self.data.shape())?;
                         Some(copy.register(device)?)
                     }
                     _ => None,

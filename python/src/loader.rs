@@ -757,7 +757,10 @@ impl PyStats {
     /// With `decode="both"`: the share of the pictures that the GPU decodes, once that is fixed.
     #[getter]
     fn device_share(&self) -> Option<f64> {
-        self.0.decoder.device_share.map(|of_64| f64::from(of_64) / 64.0)
+        self.0
+            .decoder
+            .device_share
+            .map(|of_64| f64::from(of_64) / 64.0)
     }
 
     /// Seconds a batch that the program waited for it.
