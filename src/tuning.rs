@@ -187,9 +187,11 @@ pub(crate) const WORKERS_IN_A_LINE: usize = 8;
 
 // ---- Loading beside the link: how slabs are filled while the device reads others.
 
-/// Loading counts as copying if a worker produces at least this many bytes in 10 ns.
+/// Loading counts as copying if a worker produces at least this many bytes in 10 ns. Of rows of tensors, which are only copied, it is enough if
+/// all workers together produce as much as [`COPYING_WORKERS`] of them would: many share the host's memory.
 ///
-/// Measured: each of 16 writers at once still reaches 29; code that computes its rows does not come near 25.
+/// Measured: each of 16 writers at once still reaches 29; code that computes its rows does not come near 25. With 40 and 64 workers for four
+/// H200s of one host (2026-11-28), each reached 18 and 10.
 /// Elsewhere: if a core copies more slowly than that, no loading counts as copying: all workers load, and `prefetch`
 /// determines the number of slabs.
 pub(crate) const COPYING_BYTES_PER_10_NS: u64 = 25;

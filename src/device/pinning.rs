@@ -48,7 +48,7 @@ impl<T: Element> Tensor<T> {
     ///
     /// Rows of 16 KiB and more of a [`TensorDataset`](crate::TensorDataset) on registered memory are not copied on the
     /// host in epochs that are sent to the device ([`Epoch::prefetch_to_device`](crate::loader::Epoch::prefetch_to_device), with
-    /// `pin_memory` of the same device): the device gathers them in place.
+    /// `pin_memory` of this device, or another of CUDA's): the device gathers them in place.
     ///
     /// The bytes do not count against the ring's budget: they belong to the program.
     ///

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::Stats;
+use crate::tuning::{COPYING_BYTES_PER_10_NS, COPYING_WORKERS};
 
 /// Of a shorter loop, it is not said what limits it: threads that start, and first batches, are most of it.
 const SHORTEST_JUDGED: Duration = Duration::from_millis(10);
@@ -46,19 +47,37 @@ impl Stats {
             return Limit::Consumer;
         }
         let workers = u32::try_from(self.workers.max(1)).unwrap_or(u32::MAX);
+        // (What each device has of its own goes on side by side.)
+        let devices = self.loop_time().as_secs_f64() / self.wall_time().as_secs_f64();
+        let of_each = |time: Duration| time.div_f64(devices.max(1.0));
         let stages = [
             (Limit::Sampling, self.sampling / workers),
             (Limit::Pulling, self.pulling),
             (Limit::Loading, self.loading.total / workers),
             (Limit::Decoding, self.decoding.total / workers),
-            (Limit::DeviceDecoding, self.decoder.decoding),
+            (Limit::DeviceDecoding, of_each(self.decoder.decoding)),
             (Limit::Collating, self.collating.total / workers),
             (Limit::Pinning, self.pinning.max(self.slab_wait.total)),
-            (Limit::Transfer, self.transfers.total),
+            (Limit::Transfer, of_each(self.transfers.total)),
         ];
         stages
             .into_iter()
             .max_by_key(|(_, time)| *time)
             .map_or(Limit::Unknown, |(limit, _)| limit)
+    }
+
+    /// Where loading is little more than copying rows to a device: bytes a second of all workers, by the clock, and of one while it is busy.
+    pub(super) fn copying(&self) -> Option<(f64, f64)> {
+        let busy = self.loading.total + self.collating.total;
+        if self.workers == 0 || !self.decoding.total.is_zero() || busy.is_zero() {
+            return None;
+        }
+        let bytes = self.transfers.bytes as f64;
+        let (all, each) = (
+            bytes / self.wall_time().as_secs_f64(),
+            bytes / busy.as_secs_f64(),
+        );
+        let copies = 1e8 * COPYING_BYTES_PER_10_NS as f64;
+        (each >= copies || all >= copies * COPYING_WORKERS as f64).then_some((all, each))
     }
 }

@@ -158,6 +158,22 @@ impl fmt::Display for Stats {
         self.how_full(f)?;
         self.why_unpinned(f)?;
         self.what_was_bad(f)?;
+        if matches!(self.limit(), Limit::Loading | Limit::Collating)
+            && let Some((all, each)) = self.copying()
+        {
+            let (all, each) = (all / 1e9, each / 1e9);
+            let more = match self.sizing.is_auto() {
+                true => "",
+                false => " Where memory is not, raise num_workers.",
+            };
+            return write!(
+                f,
+                "Copying rows limits the loop: {} workers copy {all:.1} GB/s, {each:.1} each while busy. Where more of them copy no \
+                 more, the host's memory is what limits: page-lock the table in place (`Tensor::register`), and the device reads rows of 16 KiB \
+                 and more where they lie, without workers.{more}",
+                self.workers
+            );
+        }
         match self.sizing.is_auto() {
             true => f.write_str(&self.advice().replace("raise num_workers", MORE_CORES)),
             false => f.write_str(self.advice()),
@@ -341,7 +357,9 @@ const PRINTED: usize = 5;
 
 #[cfg(test)]
 mod tests {
-    use super::super::{BadSampleStats, DecoderStats, MadeStats, Tally, UnpinnedStats};
+    use super::super::{
+        BadSampleStats, DecoderStats, MadeStats, Tally, TransferStats, UnpinnedStats,
+    };
     use super::*;
     use crate::meter::Buckets;
     use crate::pipeline::WorkerSizing;
@@ -688,6 +706,47 @@ mod tests {
                 .starts_with("epoch 3: 60 batches, 600 samples in 1.00 s (600 samples/s")
         );
         assert_eq!(Stats::side_by_side(&[]), Stats::default());
+    }
+
+    /// Four devices: each link is busy for half of the time, and the workers for all of it.
+    #[test]
+    fn links_of_several_devices_are_not_one_link() {
+        let device = Stats {
+            epochs: 1,
+            batches: 10,
+            made: made(10),
+            workers: 16,
+            collating: timed(ms(3_900)),
+            transfers: TransferStats {
+                count: 10,
+                bytes: 16_000_000_000,
+                total: ms(500),
+                ..TransferStats::default()
+            },
+            consumer_wait: timed(ms(900)),
+            step: ms(100),
+            ..Stats::default()
+        };
+        let all = Stats {
+            workers: 16,
+            ..Stats::side_by_side(&[0; 4].map(|_| device.clone()))
+        };
+        assert_eq!(all.limit(), Limit::Collating);
+        let said = all.to_string();
+        assert!(
+            said.contains("16 workers copy 64.0 GB/s, 4.1 each")
+                && said.contains("Tensor::register"),
+            "{said}"
+        );
+        // Samples that are computed are no rows that are copied.
+        let computed = Stats {
+            transfers: TransferStats {
+                bytes: 1_000_000_000,
+                ..all.transfers.clone()
+            },
+            ..all
+        };
+        assert!(computed.to_string().contains("Collating limits the loop"));
     }
 
     #[test]

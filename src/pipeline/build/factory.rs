@@ -193,6 +193,7 @@ impl<D: Dataset, C: Collate<D::Sample>> Factory<C::Batch> for DatasetFactory<D, 
             may_be_elsewhere: !C::IN_PLACE,
             is_dense: C::IS_DENSE,
             have_one_size: C::IN_PARTS,
+            are_rows: self.dataset.columns(&mut []).is_some(),
         }
     }
 

@@ -106,6 +106,7 @@ where
             may_be_elsewhere: !C::IN_PLACE,
             is_dense: C::IS_DENSE,
             have_one_size: C::IN_PARTS,
+            are_rows: false,
         }
     }
 

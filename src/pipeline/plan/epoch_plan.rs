@@ -7,7 +7,10 @@ use super::partition::{Even, Partition};
 use super::shard::DeviceShard;
 use crate::device::Kind;
 use crate::tensor::Offload;
-use crate::tuning::{DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN, MOST_RUNS_AHEAD, SLABS_IN_TURN};
+use crate::tuning::{
+    COPYING_BYTES_PER_10_NS, COPYING_WORKERS, DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN,
+    MOST_RUNS_AHEAD, SLABS_IN_TURN,
+};
 
 /// What an epoch's batches are for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,6 +63,8 @@ pub(crate) struct Hints {
     pub(crate) is_dense: bool,
     /// And all samples of a batch take as many bytes.
     pub(crate) have_one_size: bool,
+    /// Samples are rows of tensors, so loading is copying. Where it is slow, many workers share the host's memory.
+    pub(crate) are_rows: bool,
 }
 
 /// What the device's host is like: what fits its last-level cache.
@@ -90,6 +95,8 @@ pub(crate) struct EpochPlan {
     pub(crate) more_slabs: usize,
     /// How many bytes a sample has, where tasks are cut for the cache; 0 otherwise.
     pub(crate) streamed_bytes: u64,
+    /// Loading counts as copying if a worker produces more than so many bytes in 10 ns.
+    pub(crate) copying: u64,
     /// The items of tasks are pulled from a stream, whose end is not known.
     pub(crate) pulls: Option<Pulls>,
     /// Tasks are delivered in the order in which they are ready.
@@ -190,6 +197,11 @@ pub(crate) fn plan(
         },
         solo: is_solo.then_some(solo),
         streamed_bytes: 0,
+        // (Of rows, as many as COPYING_WORKERS do that each produce so many.)
+        copying: match hints.are_rows && options.workers > COPYING_WORKERS {
+            true => COPYING_BYTES_PER_10_NS * COPYING_WORKERS as u64 / options.workers as u64,
+            false => COPYING_BYTES_PER_10_NS,
+        },
         pulls: options.is_stream.then_some(Pulls {
             before_loading: options.workers > 1,
         }),
@@ -427,6 +439,7 @@ mod tests {
             may_be_elsewhere: false,
             is_dense: true,
             have_one_size: true,
+            are_rows: false,
         };
         let images = Hints {
             sample_bytes: Some(600_000),
@@ -490,6 +503,32 @@ mod tests {
         );
     }
 
+    /// Many workers that copy rows share the host's memory, and are still copying.
+    #[test]
+    fn rows_are_copied_however_many_workers_share_memory() {
+        let copying = |workers, are_rows| {
+            let options = Options {
+                workers,
+                ..options(true)
+            };
+            let hints = Hints {
+                sample_bytes: Some(600_000),
+                is_gatherable: false,
+                has_pictures: false,
+                may_be_elsewhere: false,
+                is_dense: true,
+                have_one_size: true,
+                are_rows,
+            };
+            plan(&options, None, hints, device(1, true), 0, false).copying
+        };
+        assert_eq!(
+            [4, 10, 40, 64].map(|workers| copying(workers, true)),
+            [25, 25, 6, 3]
+        );
+        assert_eq!([4, 64].map(|workers| copying(workers, false)), [25, 25]);
+    }
+
     /// An epoch of few batches has few slabs, unless others follow it.
     #[test]
     fn few_batches_need_few_slabs() {
@@ -501,6 +540,7 @@ mod tests {
             may_be_elsewhere: false,
             is_dense: true,
             have_one_size: true,
+            are_rows: false,
         };
         let slabs = |is_followed| plan(&few, None, hints, Destination::Host, 0, is_followed).slabs;
         assert_eq!([false, true].map(slabs), [2, 5]);

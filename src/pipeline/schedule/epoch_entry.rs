@@ -164,6 +164,7 @@ impl<E, U> Schedule<E, U> {
         if plan.is_in_parts() {
             self.pace.streamed_bytes = plan.streamed_bytes;
         }
+        self.pace.copying = plan.copying;
         self.mode.pulls_first |= plan.pulls.is_some_and(|pulls| pulls.before_loading);
         self.mode.any_order |= plan.any_order;
         self.mode.is_bounded |= plan.bound.is_some();

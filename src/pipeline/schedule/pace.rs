@@ -14,6 +14,8 @@ pub(super) struct Pace {
     least_run: usize,
     /// The bytes of a sample, if tasks outgrow the last-level cache, or are cut so that they do not; 0 otherwise.
     pub(super) streamed_bytes: u64,
+    /// Loading counts as copying if a worker produces more than so many bytes in 10 ns.
+    pub(super) copying: u64,
     /// Loading takes much longer than copying, so slabs need not stay in the cache. `None`: not known yet.
     pub(super) is_wide: Option<bool>,
     /// The bytes of the largest task whose slab was wanted: in whole pages, and what was wanted.
@@ -34,6 +36,7 @@ impl Pace {
             sample_ns: 0,
             least_run,
             streamed_bytes: 0,
+            copying: COPYING_BYTES_PER_10_NS,
             is_wide,
             largest_task: 0,
             task_bytes: 0,
@@ -68,7 +71,7 @@ impl Pace {
     /// Whether loading is little more than copying, into slabs whose place in the cache matters.
     pub(super) fn copies(&self) -> bool {
         let bytes = self.streamed_bytes.saturating_mul(10);
-        bytes > COPYING_BYTES_PER_10_NS.saturating_mul(self.sample_ns)
+        bytes > self.copying.saturating_mul(self.sample_ns)
     }
 
     /// How many samples a worker claims at once, if workers load for so many devices.

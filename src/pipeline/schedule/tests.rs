@@ -11,7 +11,7 @@ use crate::pipeline::plan::delivered::Given;
 use crate::pipeline::plan::epoch_plan::Solo;
 use crate::pipeline::plan::epoch_plan::{Bound, Pulls};
 use crate::pipeline::plan::partition::{Even, LastBatch, Partition};
-use crate::tuning::RUN_NS;
+use crate::tuning::{COPYING_BYTES_PER_10_NS, RUN_NS};
 
 const WORKER: Claimant = Claimant {
     is_spare: false,
@@ -48,6 +48,7 @@ fn plan_in_parts((samples, batch_size, parts): (u64, usize, usize), window: usiz
         solo: None,
         more_slabs: 0,
         streamed_bytes: 0,
+        copying: COPYING_BYTES_PER_10_NS,
         pulls: None,
         any_order: false,
         bound: None,
