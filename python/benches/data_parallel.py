@@ -234,9 +234,10 @@ def measured(asked, training, alone, way, batch_size, workers):
         while everywhere(asked, line.is_settled() or time.perf_counter() - begun > 6, dist.ReduceOp.MIN) < 1:
             as_it_runs(asked, line, training, 8)
         warm = as_it_runs(asked, line, training, 4)[0]
-        # (At least two bursts.)
-        loop, in_next, in_move, copy = as_it_runs(asked, line, training, max(2 * workers, agreed(asked, 1e3 * asked.seconds / warm)))
-        parts = waited_for(asked, line, training, agreed(asked, 250 * asked.seconds / loop))
+        # (At least two bursts, and of what is waited for one.)
+        burst = workers if way.startswith("torch") else 2
+        loop, in_next, in_move, copy = as_it_runs(asked, line, training, max(2 * burst, agreed(asked, 1e3 * asked.seconds / warm)))
+        parts = waited_for(asked, line, training, max(burst, agreed(asked, 250 * asked.seconds / loop)))
         if not line.moves:
             copy = 1e3 * line.loader.total_stats().transfer
     finally:
