@@ -123,6 +123,9 @@ impl<T: Number> Run<'_, T> {
                 let epochs = loader.epochs(0..).split(&devices, self.args.depth);
                 let fed = self.feed(epochs, &devices)?;
                 loading = Some(loader.stats().workers);
+                if self.args.stats {
+                    eprintln!("{variant}\n{}", loader.total_stats());
+                }
                 checked = self.check(&loader, &devices)?;
                 if registered.is_some() {
                     bare_gather = self.bare_gather(data)?;

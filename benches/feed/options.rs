@@ -313,7 +313,7 @@ pub const OPTIONS: &[Opt] = &[
     (
         "--stats",
         "",
-        &[Shards],
+        &[Shards, Table, Devices],
         "print the loader's own statistics, too",
     ),
     ("--seed", "N", &[], "of order and data (default: 17)"),

@@ -156,6 +156,9 @@ impl Run<'_> {
         // It comes behind all batches that were sent.
         drop(Tensor::from(vec![0u8; 8]).to_device(&device, false)?);
         let measured = window.end();
+        if self.args.stats {
+            eprintln!("{}", loader.total_stats());
+        }
         let limit = before.max(self.limit()?);
         let checked = self.check(&loader)?;
 
