@@ -276,8 +276,8 @@ impl Source for Pictures {
     fn build(&self, options: &Options) -> pinfeed::Result<Box<dyn AnyLoader>> {
         if options.device.is_some() {
             let finish = self.finish.clone().map(Arc::new);
-            let loader =
-                options.build(pinfeed::DataLoader::builder(Arc::clone(&self.on_device)))?;
+            let data = Arc::clone(&self.on_device);
+            let loader = options.build(data.blocks(), pinfeed::DataLoader::builder(data))?;
             return Ok(Box::new(
                 crate::erased::Loaded::new(loader, options).finished_by(finish),
             ));

@@ -6,8 +6,8 @@ use std::time::Duration;
 use pinfeed::collate::Collate;
 use pinfeed::iterable::IterableDataset;
 use pinfeed::loader::{Builder, Iterable, IterableBuilder, LastBatch, OnError, Workers, World};
-use pinfeed::sampler::Sampler;
-use pinfeed::{DataLoader, Dataset, Device};
+use pinfeed::sampler::{BlockSampler, Blocks, Sampler};
+use pinfeed::{DataLoader, Dataset, Device, Error};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -39,6 +39,8 @@ pub(crate) struct Options {
     max_bytes: Option<usize>,
     timeout: Option<Duration>,
     sampler: Option<Arc<dyn Sampler>>,
+    /// How many blocks are open at a time, over all ranks.
+    tracks: Option<u64>,
     batches: Option<Vec<Vec<u64>>>,
     world: World,
     on_error: OnError,
@@ -214,6 +216,7 @@ impl Options {
                 timeout => Some(seconds("timeout", timeout)?),
             },
             sampler: sampler.map(|sampler| sampler.get().shared()),
+            tracks: get(options, "tracks")?,
             batches: get(options, "batch_sampler")?,
             world,
             on_error,
@@ -241,8 +244,10 @@ impl Options {
         builder.build().map(Arc::new)
     }
 
+    /// `blocks`: those of the builder's data set.
     pub(crate) fn build<D, C>(
         &self,
+        blocks: Option<Arc<Blocks>>,
         mut builder: Builder<D, C>,
     ) -> pinfeed::Result<Arc<DataLoader<C::Batch>>>
     where
@@ -256,11 +261,23 @@ impl Options {
             Some(batches) => builder.batch_sampler(batches.clone()),
             None => builder.batch_size(self.batch_size),
         };
-        if self.shuffle {
+        if self.shuffle && self.tracks.is_none() {
             builder = builder.shuffle(true);
         }
         if let Some(sampler) = &self.sampler {
             builder = builder.sampler(Arc::clone(sampler));
+        }
+        if let Some(tracks) = self.tracks {
+            let Some(blocks) = blocks else {
+                return Err(Error::InvalidOption {
+                    option: "tracks",
+                    reason: format!(
+                        "is {tracks}, and this data set has no blocks: leave it out (tar shards and Parquet have)"
+                    ),
+                });
+            };
+            let order = BlockSampler::new(blocks).with_seed(self.seed);
+            builder = builder.sampler(order.with_tracks(tracks)?);
         }
         builder.build().map(Arc::new)
     }

@@ -56,7 +56,7 @@ where
     Stack: Collate<D::Sample>,
     <Stack as Collate<D::Sample>>::Batch: IntoTree,
 {
-    let loader = options.build(DataLoader::builder(dataset))?;
+    let loader = options.build(dataset.blocks(), DataLoader::builder(dataset))?;
     Ok(Box::new(Loaded::new(loader, options)))
 }
 
@@ -66,9 +66,9 @@ pub(crate) fn collated(
     function: Py<PyAny>,
     options: &Options,
 ) -> pinfeed::Result<Box<dyn AnyLoader>> {
-    let collate = collate_by(function, options);
+    let (collate, blocks) = (collate_by(function, options), objects.blocks());
     let builder = DataLoader::builder(objects).collate_fn::<Tree<HostLeaf>, _>(collate);
-    let loader = options.build(builder)?;
+    let loader = options.build(blocks, builder)?;
     Ok(Box::new(Loaded::new(loader, options)))
 }
 

@@ -138,6 +138,21 @@ def test_shards_are_shuffled_and_resumed(shards):
     again = made(0)
     again.load_state_dict(loader.state_dict())
     assert [batch[0].tolist() for batch in again] == whole[2:]
+    def of_rank(rank, size, tracks):
+        data = pinfeed.WebDataset(f"{shards}/train-{{0000..0002}}.tar", ["cls"])
+        loader = DataLoader(data, batch_size=4 // size, shuffle=True, tracks=tracks, world=pinfeed.World(rank, size))
+        return [batch[0].tolist() for batch in loader]
+
+    # One order, whatever the number of ranks; another with other tracks.
+    alone = of_rank(0, 1, 2)
+    halves = zip(of_rank(0, 2, 2), of_rank(1, 2, 2))
+    assert [sorted(first + second) for first, second in halves] == [sorted(batch) for batch in alone]
+    assert sorted(sum(alone, [])) == list(range(24)) and alone != of_rank(0, 1, 1)
+    for options, match in (({"tracks": 0, "shuffle": True}, "with_tracks"), ({"tracks": 4}, "shuffle=True")):
+        with pytest.raises(pinfeed.OptionError, match=match):
+            DataLoader(pinfeed.WebDataset(f"{shards}/train-0000.tar", ["cls"]), **options)
+    with pytest.raises(pinfeed.OptionError, match="no blocks"):
+        DataLoader(pinfeed.TensorDataset(np.zeros(8)), shuffle=True, tracks=4)
     with pytest.raises(pinfeed.Error, match="train-0003.tar"):
         pinfeed.WebDataset(f"{shards}/train-{{0000..0003}}.tar")
     with pytest.raises(pinfeed.Error, match="wav"):

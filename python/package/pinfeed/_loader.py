@@ -203,6 +203,9 @@ class DataLoader:
     ``sweep``
         Whether the loader's memory on a GPU that CuPy, JAX and others let go of is made free with each batch, behind all work of the
         device. While CUDA graphs are captured, ``with loader.capturing():`` suspends it. With ``False``, ``loader.sweep()`` does it.
+    ``tracks``
+        Of shuffled data sets that are read in blocks (tar shards, Parquet): how many blocks are open at a time, over all ranks together. It is
+        384 by default, and a multiple of the number of ranks, or several of them read each block.
     ``prefetch``
         How many batches are ahead, of all workers together. ``max_bytes_in_flight`` limits them in bytes.
     ``world``
@@ -256,6 +259,7 @@ class DataLoader:
         on_error: str | tuple[str, int] = "fail",
         bad_share: tuple[float, int] | None = None,
         device_share: float | None = None,
+        tracks: int | None = None,
         retry: tuple[int, float] | None = None,
         prepare_next: bool | None = None,
     ) -> None:
@@ -272,6 +276,8 @@ class DataLoader:
             raise OptionError(f"num_workers={num_workers!r}: it is a number of threads, or \"auto\"")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler is not None or drop_last):
             raise OptionError("batch_sampler: it says what each batch has, so leave batch_size, shuffle, sampler and drop_last out")
+        if tracks is not None and (not shuffle or sampler is not None or batch_sampler is not None):
+            raise OptionError(f"tracks={tracks!r}: it is of the order of shuffle=True")
         if collate_fn is not None and not callable(collate_fn):
             raise OptionError(f"collate_fn={collate_fn!r} cannot be called")
         if timeout and num_workers == 0:
@@ -307,6 +313,7 @@ class DataLoader:
                 "shuffle": bool(shuffle),
                 "sampler": _sampler(sampler, bool(shuffle)),
                 "batch_sampler": _batches(batch_sampler),
+                "tracks": tracks,
                 "num_workers": workers,
                 "collate_fn": collate_fn,
                 "pin_memory": _pins(bool(pin_memory)),
