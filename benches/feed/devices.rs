@@ -94,7 +94,7 @@ impl<T: Number> Run<'_, T> {
                 let workers = self.workers / devices.len();
                 let loaders: Vec<_> = devices
                     .iter()
-                    .map(|device| self.loader(&[device.clone()], self.data, workers))
+                    .map(|device| self.loader(std::slice::from_ref(device), self.data, workers))
                     .collect::<Outcome<_>>()?;
                 let epochs = loaders.iter().zip(&devices);
                 let epochs = epochs.map(|(loader, device)| {
