@@ -36,7 +36,7 @@ use crate::sync::Arc;
 ///
 /// # Cost
 ///
-/// 8 bytes a block if their sizes differ, and 16 for each that this rank's tracks read, in each of three epochs at most. Of each track, 256
+/// 16 bytes a block if their sizes differ, and 16 more for each that this rank's tracks read, in each of three epochs at most. Of each track, 256
 /// indices are kept, because 64 are computed together: a lookup takes about 0.1 µs where they come in order, and a few µs anywhere.
 ///
 /// # Examples
