@@ -1,4 +1,4 @@
-"""What the coordinator runs on a GPU machine, with the wheel installed: `python gpu_dlpack.py`. It asserts, and prints what it measured.
+"""What is run on a machine with a GPU, with the wheel installed: `python gpu_dlpack.py`. It asserts, and prints what it measured.
 
 It needs torch with CUDA and NumPy; CuPy and JAX (with CUDA) where they are there, and it says which were not. Each check says its name; the last
 line is "all is well". To have the driver's memory watched as well: `compute-sanitizer --tool memcheck python gpu_dlpack.py quick`.

@@ -1,4 +1,4 @@
-"""What the coordinator runs on a GPU machine, with the wheel installed: `python gpu_smoke.py [FOLDER OF PICTURES]`. It asserts, and prints what it measured.
+"""What is run on a machine with a GPU, with the wheel installed: `python gpu_smoke.py [FOLDER OF PICTURES]`. It asserts, and prints what it measured.
 
 It needs torch with CUDA. Each check says its name; the last line is "all is well".
 """
@@ -14,7 +14,7 @@ import torch
 from PIL import Image
 
 import pinfeed
-from pinfeed import DataLoader, ImageFolder
+from pinfeed import DataLoader, ImageFolder, _link
 from pinfeed import transforms as T
 
 DEVICE = torch.device("cuda:0")
@@ -199,6 +199,13 @@ def leaks():
     return f"RSS {before[0]} to {after[0]} KiB, {after[1]} threads"
 
 
+def the_doctor_measures_the_link():
+    found = _link.measured(0)
+    assert all(found[f"{memory}_{way}"] > 0 for memory in ("locked", "ordinary") for way in ("to", "back")) and found["locking_ms_per_gib"] > 0, found
+    assert torch.cuda.is_available() and (torch.ones(3, device=DEVICE) + 1).sum() == 6  # the context is as it was
+    return "; ".join(line.strip() for line in _link.lines(0, found))
+
+
 def what_a_hand_over_costs():
     """The host's time for a batch that is on the device already: 38.5 MB in bytes, and in floats. Beside it, at the same place in the same loop,
     torch's own part of the work: an empty tensor of that size, and a copy on the device into it.
@@ -277,7 +284,7 @@ def main():
             check(function)
         check(pictures_are_normalized_on_the_device, drawn)
         check(pictures_per_second, root)
-        for function in (batches_outlive_the_loader_and_are_never_overwritten, states_and_ends, pin_memory_is_torchs, what_a_hand_over_costs, leaks):
+        for function in (batches_outlive_the_loader_and_are_never_overwritten, states_and_ends, pin_memory_is_torchs, the_doctor_measures_the_link, what_a_hand_over_costs, leaks):
             check(function)
     if FAILED:
         sys.exit(f"failed: {', '.join(FAILED)}")

@@ -32,6 +32,23 @@ def test_ctrl_c_comes_at_once_and_loses_nothing(run_program, num_workers, on_err
     assert out == "3 [0, 1, 2, 3, 4, 5]\n"
 
 
+def test_the_doctor_explains_a_link(tmp_path):
+    from pinfeed import _link
+
+    folder = tmp_path / "sys/bus/pci/devices/0000:1b:00.0"
+    folder.mkdir(parents=True)
+    for which, speed, lanes in (("current", "16.0 GT/s PCIe", 8), ("max", "32.0 GT/s PCIe", 16)):
+        (folder / f"{which}_link_speed").write_text(speed)
+        (folder / f"{which}_link_width").write_text(f"{lanes}\n")
+    link, possible = (_link.pcie("00000000:1B:00.0", which, tmp_path) for which in ("current", "max"))
+    assert link[:2] == (4, 8) and possible[:2] == (5, 16) and abs(possible[2] - 63.0) < 0.05
+    assert _link.pcie("0000:1c:00.0", root=tmp_path) is None
+    found = {"locked_to": 13.1, "ordinary_to": 6.0, "locked_back": 13.2, "ordinary_back": 5.0, "own_memory": 936.0, "locking_ms_per_gib": 350.0}
+    said = "\n".join(_link.lines(0, {**found, "link": link, "possible": possible}))
+    assert "PCIe 4 x8, which allows 15.8 GB/s" in said and "83 %" in said and "could do PCIe 5 x16" in said and "936 GB/s of its data sheet" in said
+    assert "does not say" in "\n".join(_link.lines(0, {**found, "link": None, "possible": None}))
+
+
 def test_the_doctor_speaks(run_program, pictures):
     import subprocess
 

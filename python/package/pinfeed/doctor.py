@@ -7,13 +7,37 @@ import importlib.util
 import os
 import platform
 import sys
+from pathlib import Path
 from typing import Any
 
-from . import DataLoader, Error, ImageFolder, World, _pinfeed, transforms
+from . import DataLoader, Error, ImageFolder, World, _link, _pinfeed, transforms
 
 
 def _gigabytes(count: int) -> str:
     return f"{count / 2**30:.1f} GiB"
+
+
+def _limits() -> list[str]:
+    """Limits of the process and its container."""
+    lines = []
+    try:
+        import resource
+
+        locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+        if locked != resource.RLIM_INFINITY:
+            lines.append(f"Memory that mlock may lock (ulimit -l): {locked / 2**20:.0f} MiB. CUDA's driver page-locks by calls to its devices, which this does not limit.")
+    except (ImportError, OSError):
+        pass
+    try:
+        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
+        if quota != "max":
+            lines.append(f"The container may use {int(quota) / int(period):.1f} cores' time: more workers than that wait for each other.")
+    except (OSError, ValueError):
+        pass
+    nodes = [node.name for node in Path("/sys/devices/system/node").glob("node[0-9]*")]
+    if len(nodes) > 1:
+        lines.append(f"NUMA nodes: {len(nodes)}. Keep a rank on its GPU's: numactl --cpunodebind=N --membind=N.")
+    return lines
 
 
 def report(folder: str | None = None) -> list[str]:
@@ -23,6 +47,7 @@ def report(folder: str | None = None) -> list[str]:
     lines.append(f"Cores: {cores} may be used by this process. num_workers=\"auto\" finds out how many are of use; more than {cores} rarely help.")
     facts: dict[str, Any] = _pinfeed.machine()
     lines.append(f"Memory: {_gigabytes(facts['memory_bytes'])} may be used by this process.")
+    lines.extend(_limits())
     features = ", ".join(facts["features"]) or "none"
     lines.append(f"Built with: {features}.")
     if "turbojpeg" in facts["features"]:
@@ -30,8 +55,12 @@ def report(folder: str | None = None) -> list[str]:
     else:
         lines.append("JPEG files are decoded by a decoder in Rust; libjpeg-turbo is about twice as fast: install a wheel with turbojpeg.")
     if facts["devices"]:
-        for name in facts["devices"]:
-            lines.append(f"GPU: {name}. DataLoader(device=\"cuda\") gives batches there.")
+        for ordinal, name in enumerate(facts["devices"]):
+            lines.append(f"GPU: {name}. DataLoader(device=\"cuda:{ordinal}\") gives batches there.")
+            try:
+                lines.extend(_link.lines(ordinal, _link.measured(ordinal)))
+            except _link.DriverError as error:
+                lines.append(f"  Its link was not measured: {error}")
     else:
         lines.append(f"GPU: none that can be used: {facts['why_no_device']}. Batches stay on the CPU.")
     for package in ("torch", "numpy"):
