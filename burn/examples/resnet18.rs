@@ -207,11 +207,9 @@ impl Training {
     ) -> Result<[Duration; 3]> {
         let mut sums = [Duration::ZERO; 3];
         self.device.sync()?;
-        for batch in 0..count {
+        for _ in 0..count {
             let begun = Instant::now();
-            let Some(next) = batches.next().transpose()? else {
-                return Err(format!("the data ended behind {batch} batches").into());
-            };
+            let next = batches.next().ok_or("the data ended")??;
             let loaded = Instant::now();
             let next = self.to_burn(next)?;
             self.device.sync()?;
@@ -234,11 +232,9 @@ impl Training {
     ) -> Result<[Duration; 3]> {
         let mut sums = [Duration::ZERO; 3];
         let all = Instant::now();
-        for batch in 0..count {
+        for _ in 0..count {
             let begun = Instant::now();
-            let Some(next) = batches.next().transpose()? else {
-                return Err(format!("the data ended behind {batch} batches").into());
-            };
+            let next = batches.next().ok_or("the data ended")??;
             let loaded = Instant::now();
             let next = self.to_burn(next)?;
             self.device.flush()?;
