@@ -7,7 +7,7 @@
 # It makes an environment of its own in the target folder, of what PyPI has. torch is several gigabytes there: PINFEED_TORCH=1 installs it, and
 # PINFEED_PYTHON names an interpreter that has it, NumPy, Pillow, torchvision and pytest. Without either, the tests that compare with torch are
 # left out. A free-threaded Python gets a wheel of its own, and the tests with NumPy: PINFEED_FREE_THREADED names one that is not on the PATH
-# as python3.14t or python3.13t.
+# as python3.14t.
 . "$(dirname "$0")/lib.sh"
 
 if ! python3 -c 'import sys, venv; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
@@ -103,14 +103,14 @@ else
 fi
 
 free_threaded=
-for name in ${PINFEED_FREE_THREADED:-python3.14t python3.13t}; do
+for name in ${PINFEED_FREE_THREADED:-python3.14t}; do
     if "$name" -c 'import sys, sysconfig, venv; sys.exit(not sysconfig.get_config_var("Py_GIL_DISABLED"))' 2>/dev/null; then
         free_threaded=$name
         break
     fi
 done
 if [[ -z $free_threaded ]]; then
-    skip "the wheel for a free-threaded Python: there is neither python3.14t nor python3.13t, and PINFEED_FREE_THREADED names none"
+    skip "the wheel for a free-threaded Python: python3.14t is missing, and PINFEED_FREE_THREADED names none"
 else
     run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$free_threaded" --out "$wheels" "${features[@]}"
     own=$(echo "$wheels"/pinfeed-*-cp31[0-9]t-*.whl)
