@@ -434,8 +434,8 @@ pub(crate) const WORKERS_BUSY: f64 = 0.85;
 /// A thread that launches kernels has little to do, and a GPU waits for it; workers are batches ahead, and a loop that waits for them leaves
 /// them its core.
 ///
-/// Measured (an H200, four of its cores for all threads, 2026-11-28): a ResNet-50 of PyTorch's with 4 workers and `Decode::Both` took 95.1 % of
-/// the step alone with 0, 97.7 % with 5 and 97.8 % with 15. Elsewhere: nothing changes where each thread has a core. Programs
+/// Measured (an H200, four of its cores for all threads, 2026-11-28): set from outside, a ResNet-50 of PyTorch's with 4 workers and `Decode::Both`
+/// reached 95.1 % of the step alone with 0, 97.7 % with 5 and 97.8 % with 15. Elsewhere: nothing changes where each thread has a core. Programs
 /// of the same control group with the usual priority get three times a worker's share of a core that they share.
 pub(crate) const WORKER_NICE: i32 = 5;
 

@@ -742,16 +742,18 @@ impl PyStats {
         self.0.wall_time().as_secs_f64()
     }
 
-    /// Seconds a batch that workers took to load it, all of them together.
+    /// Seconds a batch that workers were busy with it, all of them together: loading, decoding and collating.
     #[getter]
     fn loading(&self) -> f64 {
-        share(self.0.loading.total, self.0.batches)
+        let stages = [&self.0.loading, &self.0.decoding, &self.0.collating];
+        let busy = stages.into_iter().map(|stage| stage.total).sum();
+        share(busy, self.0.made.batches)
     }
 
-    /// Seconds that a batch's copy to the device took, measured there; 0 where none was.
+    /// Seconds a batch of copies to the device, measured there, of all its parts; 0 where none was.
     #[getter]
     fn transfer(&self) -> f64 {
-        share(self.0.transfers.total, self.0.transfers.count)
+        share(self.0.transfers.total, self.0.batches)
     }
 
     /// With `decode="both"`: the share of the pictures that the GPU decodes, once that is fixed.

@@ -29,7 +29,11 @@ class _Driver:
         self.call("cuInit", 0)
 
     def call(self, name: str, *arguments: Any) -> None:
-        code = getattr(self._library, name)(*arguments)
+        try:
+            function = getattr(self._library, name)
+        except AttributeError as error:
+            raise DriverError(f"CUDA's driver has no {name}: it is too old") from error
+        code = function(*arguments)
         if code != 0:
             raise DriverError(f"{name} failed: error {code} of CUDA's driver")
 
@@ -64,7 +68,7 @@ def _gigabytes_a_second(copy: Callable[[], None]) -> float:
 def measured(ordinal: int) -> dict[str, Any]:
     """Of a GPU: its name, its link, GB/s of copies of 64 MiB by memory and direction, and ms that page-locking takes a GiB.
 
-    Blocks for half a second. It uses the context that torch and this package have, and 64 MiB of the GPU and 128 of the host.
+    Blocks until all copies are done. It uses the context that torch and this package have, and 64 MiB of the GPU and 128 of the host.
     """
     driver = _Driver()
     device, context, there, locked = ctypes.c_int(), ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_void_p()

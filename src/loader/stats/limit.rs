@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::Stats;
-use crate::tuning::{COPYING_BYTES_PER_10_NS, COPYING_WORKERS};
+use crate::tuning::{COPYING_BYTES_PER_10_NS, COPYING_WORKERS, GATHERED_ROW_BYTES};
 
 /// Of a shorter loop, it is not said what limits it: threads that start, and first batches, are most of it.
 const SHORTEST_JUDGED: Duration = Duration::from_millis(10);
@@ -66,10 +66,12 @@ impl Stats {
             .map_or(Limit::Unknown, |(limit, _)| limit)
     }
 
-    /// Where loading is little more than copying rows to a device: bytes a second of all workers, by the clock, and of one while it is busy.
+    /// Where loading is little more than copying long rows, which a device could gather itself: bytes a second of all workers, by the clock, and of one while it is busy.
     pub(super) fn copying(&self) -> Option<(f64, f64)> {
         let busy = self.loading.total + self.collating.total;
-        if self.workers == 0 || !self.decoding.total.is_zero() || busy.is_zero() {
+        let row_bytes = self.transfers.bytes / self.samples.max(1);
+        let are_long = row_bytes >= GATHERED_ROW_BYTES as u64;
+        if self.workers == 0 || !self.decoding.total.is_zero() || busy.is_zero() || !are_long {
             return None;
         }
         let bytes = self.transfers.bytes as f64;

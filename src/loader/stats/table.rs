@@ -164,13 +164,13 @@ impl fmt::Display for Stats {
             let (all, each) = (all / 1e9, each / 1e9);
             let more = match self.sizing.is_auto() {
                 true => "",
-                false => " Where memory is not, raise num_workers.",
+                false => " Otherwise raise num_workers.",
             };
             return write!(
                 f,
-                "Copying rows limits the loop: {} workers copy {all:.1} GB/s, {each:.1} each while busy. Where more of them copy no \
-                 more, the host's memory is what limits: page-lock the table in place (`Tensor::register`), and the device reads rows of 16 KiB \
-                 and more where they lie, without workers.{more}",
+                "Copying rows limits the loop: {} workers copy {all:.1} GB/s, {each:.1} each while busy. If more of them copy no \
+                 more, the host's memory is the limit: where rows are of a table, page-lock it in place (`Tensor::register`), and the device \
+                 reads them where they lie.{more}",
                 self.workers
             );
         }
@@ -714,6 +714,7 @@ mod tests {
         let device = Stats {
             epochs: 1,
             batches: 10,
+            samples: 2_560,
             made: made(10),
             workers: 16,
             collating: timed(ms(3_900)),

@@ -9,7 +9,7 @@ use crate::device::Kind;
 use crate::tensor::Offload;
 use crate::tuning::{
     COPYING_BYTES_PER_10_NS, COPYING_WORKERS, DEFAULT_DEPTH_BATCHES, FEWEST_SLABS_IN_TURN,
-    MOST_RUNS_AHEAD, SLABS_IN_TURN,
+    GATHERED_ROW_BYTES, MOST_RUNS_AHEAD, SLABS_IN_TURN,
 };
 
 /// What an epoch's batches are for.
@@ -65,6 +65,13 @@ pub(crate) struct Hints {
     pub(crate) have_one_size: bool,
     /// Samples are rows of tensors, so loading is copying. Where it is slow, many workers share the host's memory.
     pub(crate) are_rows: bool,
+}
+
+impl Hints {
+    fn are_long_rows(self) -> bool {
+        let is_long = |bytes| bytes >= GATHERED_ROW_BYTES;
+        self.are_rows && self.sample_bytes.is_some_and(is_long)
+    }
 }
 
 /// What the device's host is like: what fits its last-level cache.
@@ -197,8 +204,8 @@ pub(crate) fn plan(
         },
         solo: is_solo.then_some(solo),
         streamed_bytes: 0,
-        // (Of rows, as many as COPYING_WORKERS do that each produce so many.)
-        copying: match hints.are_rows && options.workers > COPYING_WORKERS {
+        // (Of long rows, as many as COPYING_WORKERS do that each produce so many. Short ones wait for memory, and do not fill its bandwidth.)
+        copying: match hints.are_long_rows() && options.workers > COPYING_WORKERS {
             true => COPYING_BYTES_PER_10_NS * COPYING_WORKERS as u64 / options.workers as u64,
             false => COPYING_BYTES_PER_10_NS,
         },
@@ -506,13 +513,13 @@ mod tests {
     /// Many workers that copy rows share the host's memory, and are still copying.
     #[test]
     fn rows_are_copied_however_many_workers_share_memory() {
-        let copying = |workers, are_rows| {
+        let copying = |workers, are_rows, bytes| {
             let options = Options {
                 workers,
                 ..options(true)
             };
             let hints = Hints {
-                sample_bytes: Some(600_000),
+                sample_bytes: Some(bytes),
                 is_gatherable: false,
                 has_pictures: false,
                 may_be_elsewhere: false,
@@ -523,10 +530,13 @@ mod tests {
             plan(&options, None, hints, device(1, true), 0, false).copying
         };
         assert_eq!(
-            [4, 10, 40, 64].map(|workers| copying(workers, true)),
+            [4, 10, 40, 64].map(|workers| copying(workers, true, 600_000)),
             [25, 25, 6, 3]
         );
-        assert_eq!([4, 64].map(|workers| copying(workers, false)), [25, 25]);
+        assert_eq!(
+            [copying(64, false, 600_000), copying(64, true, 84)],
+            [25, 25]
+        );
     }
 
     /// An epoch of few batches has few slabs, unless others follow it.
