@@ -18,7 +18,7 @@ note "checked: ${checks[*]}"
 if cargo fetch --locked --quiet --manifest-path burn/Cargo.toml; then
     of_burn=(sources)
     [[ ${checks[*]} == *advisories* ]] && of_burn+=(advisories)
-    run cargo deny --manifest-path burn/Cargo.toml check --config deny.toml "${of_burn[@]}"
+    run cargo deny --manifest-path burn/Cargo.toml --config deny.toml check "${of_burn[@]}"
     note "checked of pinfeed-burn: ${of_burn[*]}"
 else
     skip "pinfeed-burn, for burn could not be fetched"

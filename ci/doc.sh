@@ -5,8 +5,8 @@
 
 export RUSTDOCFLAGS="-D warnings"
 export CARGO_TARGET_DIR="${CARGO_TARGET_DIR:-target}/check" # clippy has checked all that documentation needs
-run cargo doc --workspace --exclude training --exclude schedules --exclude pinfeed-parquet --exclude pinfeed-python --exclude watch --exclude watch-attribute --no-deps --features "$(all_features)"
-run cargo doc --workspace --exclude training --exclude schedules --exclude pinfeed-parquet --exclude pinfeed-python --exclude watch --exclude watch-attribute --no-deps --features "$(all_features)" --document-private-items
+run cargo doc --workspace --exclude probe --exclude training --exclude schedules --exclude pinfeed-parquet --exclude pinfeed-python --exclude watch --exclude watch-attribute --no-deps --features "$(all_features)"
+run cargo doc --workspace --exclude probe --exclude training --exclude schedules --exclude pinfeed-parquet --exclude pinfeed-python --exclude watch --exclude watch-attribute --no-deps --features "$(all_features)" --document-private-items
 
 # With the features and the flags of [package.metadata.docs.rs]; `ci/doc.sh` says so if they show nothing.
 if ! install_nightly; then

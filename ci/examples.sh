@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Each example runs, on the CPU and in seconds; and says in plain words what it does, and what is wrong with an argument.
-# Those that train are a package, examples/training: ci/readme.sh runs README's program, and ci/training.sh the others.
+# Those that train are a package, examples/training: ci/readme.sh runs README's program, and ci/training.sh the others. examples/probe is one, too.
 . "$(dirname "$0")/lib.sh"
 
 run cargo build --release --examples
@@ -82,12 +82,13 @@ run cargo run --release --example timeline -- --batches 10 --out "$sheet/timelin
 grep -q "<canvas" "$sheet/timeline.html"
 python3 -m json.tool "$sheet/trace.json" >/dev/null
 
-run cargo run --release --example probe -- --quick
+run cargo test --release --package probe
+run cargo run --release --package probe -- --quick
 step "probe --quick --json --html"
-cargo run --quiet --release --example probe -- --quick --json --html "$sheet/probe.html" >"$sheet/probe.json"
+cargo run --quiet --release --package probe -- --quick --json --html "$sheet/probe.html" >"$sheet/probe.json"
 python3 -m json.tool "$sheet/probe.json" >/dev/null
 grep -q "<svg" "$sheet/probe.html"
-cargo run --release --example probe -- --quick --html /nonexistent/probe.html 2>/dev/null && exit 1 # no page can be written there
+cargo run --release --package probe -- --quick --html /nonexistent/probe.html 2>/dev/null && exit 1 # no page can be written there
 
 for example in contact_sheet corruption placement probe question_growth question_process question_worth ranks slow_source timeline transfer_bandwidth; do
     explains_itself $example

@@ -38,11 +38,12 @@ if "--all" not in sys.argv:
 print("\n".join(",".join(sorted(chosen)) for chosen in every))' "$@")
 
 # The tests, examples and benches too, with the default features and with none. (With all, the job clippy checks them.) And
-# examples/training alone: together with the library, it would turn the feature candle on there.
-library=(--workspace --exclude training --exclude schedules --exclude pinfeed-parquet --exclude pinfeed-python)
+# the packages of examples/ alone: together with the library, they would turn features on there.
+library=(--workspace --exclude probe --exclude training --exclude schedules --exclude pinfeed-parquet --exclude pinfeed-python)
 run cargo clippy "${library[@]}" --all-targets -- -D warnings
 run cargo clippy "${library[@]}" --all-targets --no-default-features -- -D warnings
 run cargo clippy --package training --all-targets -- -D warnings
+run cargo clippy --package probe --all-targets -- -D warnings
 step "${#combinations[@]} combinations"
 for combination in "${combinations[@]}"; do
     printf '[%s]\n' "$combination"

@@ -93,6 +93,7 @@ tool() {
 target_of() {
     case $1 in
         train) echo "-p training" ;;
+        probe) echo "--package probe" ;;
         imagenet | segmentation | detection) echo "-p training --bin $1" ;;
         *) echo "--example $1" ;;
     esac

@@ -10,7 +10,7 @@ CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}/check")
 export CARGO_TARGET_DIR
 git ls-files -z | xargs -0 cp --parents -t "$copy"
 cd "$copy"
-rm -r Cargo.lock examples/training tests/shuttle
+rm -r Cargo.lock examples/probe examples/training tests/shuttle
 sed -i '/^\[dev-dependencies\]/,/^$/d; /^\[target.*shuttle/,/^$/d; /^shuttle = /d; s/^members = .*/members = ["derive"]/' Cargo.toml
 run cargo "+$nightly" update -Z direct-minimal-versions
 run cargo check --locked --lib --no-default-features

@@ -6,4 +6,4 @@
 # Not in a folder of their own: the tests have built what both crates need.
 CARGO_TARGET_DIR=$(realpath -m "${CARGO_TARGET_DIR:-target}")
 export CARGO_TARGET_DIR
-run cargo package --workspace --exclude training --exclude pinfeed-parquet --exclude pinfeed-python --exclude schedules --exclude watch --exclude watch-attribute --allow-dirty
+run cargo package --workspace --exclude probe --exclude training --exclude pinfeed-parquet --exclude pinfeed-python --exclude schedules --exclude watch --exclude watch-attribute --allow-dirty

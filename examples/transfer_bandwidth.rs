@@ -15,8 +15,6 @@
 
 #[allow(unreachable_pub)] // a module of a program: it is `pub` for the rest of the program
 mod args;
-#[allow(unreachable_pub)] // likewise
-mod devices;
 
 use std::process::ExitCode;
 use std::time::Instant;
@@ -73,8 +71,17 @@ fn open(device: Option<DeviceName>) -> Result<Vec<Device>, Error> {
         Some(DeviceName::Cpu) => Ok(vec![Device::cpu()]),
         Some(DeviceName::Cuda(ordinal)) => Ok(vec![Device::cuda(ordinal)?]),
         None => {
-            let (devices, problems) = devices::all_cuda();
+            let count = Device::cuda_count().unwrap_or(0);
+            let (mut devices, mut problems) = (Vec::new(), Vec::new());
+            // (The error of the first says why there is none.)
+            for ordinal in 0..count.max(1) {
+                match Device::cuda(ordinal) {
+                    Ok(device) => devices.push(device),
+                    Err(error) => problems.push(error),
+                }
+            }
             let what = if devices.is_empty() {
+                devices.push(Device::cpu());
                 "using the CPU"
             } else {
                 "left out"
@@ -82,10 +89,7 @@ fn open(device: Option<DeviceName>) -> Result<Vec<Device>, Error> {
             for problem in problems {
                 println!("{what}: {problem}");
             }
-            match devices.is_empty() {
-                true => Ok(vec![Device::cpu()]),
-                false => Ok(devices),
-            }
+            Ok(devices)
         }
     }
 }

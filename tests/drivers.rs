@@ -298,6 +298,12 @@ fn child() {
         println!("{SAYS}passed");
     } else {
         let error = Device::cuda(asked.parse().unwrap()).err().unwrap();
+        // A driver that can be asked says how many it has; of another one, both say the same.
+        match (Device::cuda_count(), &error) {
+            (Ok(counted), Error::NoDevice { count, .. }) => assert_eq!(counted, *count),
+            (Ok(counted), other) => panic!("{counted} devices, and {other}"),
+            (Err(other), error) => assert_eq!(other.to_string(), error.to_string()),
+        }
         let variant = match &error {
             Error::DriverTooOld { .. } => "DriverTooOld",
             Error::StubDriver => "StubDriver",

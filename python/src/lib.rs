@@ -53,7 +53,7 @@ mod _pinfeed {
     #[pymodule_export]
     use super::loader::{PyEpoch, PyLoader, PyStats, at_exit};
     #[pymodule_export]
-    use super::machine::machine;
+    use super::machine::{PyProbe, machine};
     #[pymodule_export]
     use super::own::{changed_source, own_source, sample_seed};
     #[pymodule_export]

@@ -1,6 +1,7 @@
 //! What this machine and this build can do, for `pinfeed.doctor`.
 
 use pinfeed::Device;
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -18,33 +19,51 @@ pub(crate) fn machine(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         .map(|(name, _)| *name)
         .collect();
     let (devices, why) = py.detach(|| {
-        let mut devices = Vec::new();
-        loop {
-            match Device::cuda(devices.len()) {
+        let (mut devices, mut why) = (Vec::new(), None);
+        // (The error of the first says why there is none.)
+        for ordinal in 0..Device::cuda_count().unwrap_or(0).max(1) {
+            match Device::cuda(ordinal) {
                 Ok(device) => devices.push(device.name()),
-                Err(error) => break (devices, error.to_string()),
+                Err(error) => why = why.or(Some(error.to_string())),
             }
         }
+        (devices, why)
     });
     let facts = PyDict::new(py);
     facts.set_item("features", built)?;
     facts.set_item("devices", devices)?;
     facts.set_item("why_no_device", why)?;
-    facts.set_item("memory_bytes", memory_bytes())?;
     Ok(facts)
 }
 
-/// The memory that the system says is there, or that the control group allows.
-fn memory_bytes() -> u64 {
-    let read = |path: &str| std::fs::read_to_string(path).ok();
-    let total = read("/proc/meminfo").and_then(|text| {
-        let line = text
-            .lines()
-            .find(|line| line.starts_with("MemTotal:"))?
-            .to_owned();
-        line.split_whitespace().nth(1)?.parse::<u64>().ok()
-    });
-    let total = total.map_or(0, |kibibytes| kibibytes << 10);
-    let limit = read("/sys/fs/cgroup/memory.max").and_then(|text| text.trim().parse::<u64>().ok());
-    limit.map_or(total, |limit| limit.min(total))
+/// What was measured of this machine.
+#[pyclass(name = "_Probe", module = "pinfeed._pinfeed", frozen)]
+pub(crate) struct PyProbe(probe::Probe);
+
+#[pymethods]
+impl PyProbe {
+    /// Measures it, which takes a minute; some seconds if `quick`.
+    #[new]
+    fn new(py: Python<'_>, quick: bool) -> PyResult<PyProbe> {
+        let measured = py.detach(|| probe::Probe::measure(quick, probe::Language::Python));
+        measured
+            .map(PyProbe)
+            .map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// For a person.
+    fn text(&self) -> String {
+        self.0.to_string()
+    }
+
+    /// One object.
+    fn json(&self) -> PyResult<String> {
+        let json = self.0.json();
+        json.map_err(|error| PyRuntimeError::new_err(error.to_string()))
+    }
+
+    /// A page with plots.
+    fn html(&self) -> String {
+        self.0.html()
+    }
 }

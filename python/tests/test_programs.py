@@ -1,6 +1,11 @@
 """Programs in processes of their own: forks, ends of the interpreter, Ctrl-C."""
 
+import json
+import signal
+import subprocess
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -32,40 +37,36 @@ def test_ctrl_c_comes_at_once_and_loses_nothing(run_program, num_workers, on_err
     assert out == "3 [0, 1, 2, 3, 4, 5]\n"
 
 
-def test_the_doctor_explains_a_link(tmp_path):
-    from pinfeed import _link
+def test_the_doctor_speaks(pictures, tmp_path):
+    def doctor(*arguments):
+        command = [sys.executable, "-m", "pinfeed.doctor", *map(str, arguments)]
+        return subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
 
-    folder = tmp_path / "sys/bus/pci/devices/0000:1b:00.0"
-    folder.mkdir(parents=True)
-    for which, speed, lanes in (("current", "16.0 GT/s PCIe", 8), ("max", "32.0 GT/s PCIe", 16)):
-        (folder / f"{which}_link_speed").write_text(speed)
-        (folder / f"{which}_link_width").write_text(f"{lanes}\n")
-    link, possible = (_link.pcie("00000000:1B:00.0", which, tmp_path) for which in ("current", "max"))
-    assert link[:2] == (4, 8) and possible[:2] == (5, 16) and abs(possible[2] - 63.0) < 0.05
-    assert _link.pcie("0000:1c:00.0", root=tmp_path) is None
-    found = {"locked_to": 13.1, "ordinary_to": 6.0, "locked_back": 13.2, "ordinary_back": 5.0, "own_memory": 936.0, "locking_ms_per_gib": 350.0}
-    said = "\n".join(_link.lines(0, {**found, "link": link, "possible": possible}))
-    assert "PCIe 4 x8, which allows 15.8 GB/s" in said and "83 %" in said and "could do PCIe 5 x16" in said and "936 GB/s of its data sheet" in said
-    assert "does not say" in "\n".join(_link.lines(0, {**found, "link": None, "possible": None}))
+    page = tmp_path / "page.html"
+    done = doctor(pictures, "--quick", "--html", page)
+    assert done.returncode == 0, done.stderr
+    for part in ("Built with:", "GPU:", "torch:", "numpy:", "Ranks:", "num_workers", "24 pictures of 3 classes"):
+        assert part in done.stdout, done.stdout
+    assert "<svg" in page.read_text()
+    found = json.loads(doctor("--quick", "--json").stdout)
+    assert found["host"]["usable_cores"] >= 1 and found["devices"] and found["decode"]["cpu"], found
+    assert found["software"][0].startswith("pinfeed ") and found["pictures"] == []
+    for wrong, status in ((("/nonexistent",), 1), (("--html", "/nonexistent/page"), 1), (("--no-such-option",), 2)):
+        done = doctor(*wrong)
+        assert (done.returncode, done.stdout) == (status, "") and wrong[-1] in done.stderr, done
+        assert "Traceback" not in done.stderr
 
 
-def test_the_doctor_speaks(run_program, pictures):
-    import subprocess
-
-    for arguments in ([], [str(pictures)]):
-        done = subprocess.run([sys.executable, "-m", "pinfeed.doctor", *arguments], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
-        for part in ("Cores:", "Memory:", "GPU:", "torch:", "numpy:", "Ranks:"):
-            assert part in done.stdout
-    assert "24 pictures of 3 classes" in done.stdout
-    wrong = subprocess.run([sys.executable, "-m", "pinfeed.doctor", "/nonexistent"], capture_output=True, text=True, check=False)
-    assert wrong.returncode == 1 and "/nonexistent" in wrong.stderr
+@pytest.mark.skipif(sys.platform == "win32", reason="signals")
+def test_ctrl_c_ends_the_doctor_at_once():
+    doctor = subprocess.Popen([sys.executable, "-m", "pinfeed.doctor"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    time.sleep(3)  # it measures
+    doctor.send_signal(signal.SIGINT)
+    out, err = doctor.communicate(timeout=30)
+    assert doctor.returncode == -signal.SIGINT and out == b"" and b"Traceback" not in err, (doctor.returncode, err)
 
 
 def test_epochs_that_are_opened_and_dropped_leave_nothing():
-    import pathlib
-    import subprocess
-
-    program = pathlib.Path(__file__).parents[1] / "benches" / "leaks.py"
+    program = Path(__file__).parents[1] / "benches" / "leaks.py"
     done = subprocess.run([sys.executable, str(program), "--epochs", "300", "--check"], capture_output=True, text=True, check=False, timeout=550)
     assert done.returncode == 0 and done.stdout.endswith("done\n"), done.stdout + done.stderr

@@ -100,6 +100,34 @@ impl Device {
         }
     }
 
+    /// How many CUDA devices the driver shows to this process: those that [`cuda`](Device::cuda) may open. `CUDA_VISIBLE_DEVICES` hides the
+    /// others. It makes no context, and takes no memory.
+    ///
+    /// # Errors
+    ///
+    /// As [`cuda`](Device::cuda), if there is no driver, or none that can be used; a driver that sees no device is `Ok(0)`.
+    ///
+    /// # Examples
+    ///
+    /// All of them, for [`split`](crate::loader::Epoch::split):
+    ///
+    /// ```no_run
+    /// use pinfeed::{Device, Result};
+    ///
+    /// let devices = (0..Device::cuda_count()?).map(Device::cuda).collect::<Result<Vec<_>>>()?;
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn cuda_count() -> Result<usize> {
+        #[cfg(feature = "cuda")]
+        {
+            crate::driver::cuda::Cuda::count()
+        }
+        #[cfg(not(feature = "cuda"))]
+        {
+            Err(Error::FeatureMissing { feature: "cuda" })
+        }
+    }
+
     /// Returns the first CUDA device, or the CPU if that cannot be opened; the reason is logged as a warning.
     ///
     /// # Panics

@@ -1,75 +1,44 @@
-"""What this machine can do, in plain words: ``python -m pinfeed.doctor``, or with a folder of pictures, ``python -m pinfeed.doctor FOLDER``,
-how fast they are read."""
+"""What this machine can do, in plain words: ``python -m pinfeed.doctor``.
+
+It measures links to GPUs, copies, page-locking, memory and decoding, and says which settings follow. With a folder of pictures it reads
+these, too, and says how fast that is, and what limits it."""
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
-import os
+import json
 import platform
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
-from . import DataLoader, Error, ImageFolder, World, _link, _pinfeed, transforms
+from . import DataLoader, Error, ImageFolder, World, _pinfeed, transforms
 
 
-def _gigabytes(count: int) -> str:
-    return f"{count / 2**30:.1f} GiB"
-
-
-def _limits() -> list[str]:
-    """Limits of the process and its container."""
-    lines = []
-    try:
-        import resource
-
-        locked, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
-        if locked != resource.RLIM_INFINITY:
-            lines.append(f"Memory that mlock may lock (ulimit -l): {locked / 2**20:.0f} MiB. CUDA's driver page-locks by calls to its devices, which this does not limit.")
-    except (ImportError, OSError):
-        pass
-    try:
-        quota, period = Path("/sys/fs/cgroup/cpu.max").read_text().split()
-        if quota != "max":
-            lines.append(f"The container may use {int(quota) / int(period):.1f} cores' time: more workers than that wait for each other.")
-    except (OSError, ValueError):
-        pass
-    nodes = [node.name for node in Path("/sys/devices/system/node").glob("node[0-9]*")]
-    if len(nodes) > 1:
-        lines.append(f"NUMA nodes: {len(nodes)}. Keep a rank on its GPU's: numactl --cpunodebind=N --membind=N.")
-    return lines
-
-
-def report(folder: str | None = None) -> list[str]:
-    """The lines that ``main`` prints."""
+def _software() -> list[str]:
+    """What is installed, and what it sees."""
     lines = [f"pinfeed {_pinfeed.__version__}, Python {platform.python_version()}, {platform.system()} on {platform.machine()}"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    lines.append(f"Cores: {cores} may be used by this process. num_workers=\"auto\" finds out how many are of use; more than {cores} rarely help.")
     facts: dict[str, Any] = _pinfeed.machine()
-    lines.append(f"Memory: {_gigabytes(facts['memory_bytes'])} may be used by this process.")
-    lines.extend(_limits())
     features = ", ".join(facts["features"]) or "none"
     lines.append(f"Built with: {features}.")
     if "turbojpeg" in facts["features"]:
         lines.append("JPEG files are decoded by libjpeg-turbo, and only the part that a crop needs.")
     else:
         lines.append("JPEG files are decoded by a decoder in Rust; libjpeg-turbo is about twice as fast: install a wheel with turbojpeg.")
-    if facts["devices"]:
-        for ordinal, name in enumerate(facts["devices"]):
-            lines.append(f"GPU: {name}. DataLoader(device=\"cuda:{ordinal}\") gives batches there.")
-            try:
-                lines.extend(_link.lines(ordinal, _link.measured(ordinal)))
-            except _link.DriverError as error:
-                lines.append(f"  Its link was not measured: {error}")
-    else:
-        lines.append(f"GPU: none that can be used: {facts['why_no_device']}. Batches stay on the CPU.")
+    devices: list[str] = facts["devices"]
+    if devices:
+        lines.append(f'GPU: DataLoader(device="{devices[0]}") gives batches there. There is {", ".join(devices)}.')
+    if facts["why_no_device"] is not None:
+        lines.append(f"GPU: {'another' if devices else 'none'} can be used: {facts['why_no_device']}." + ("" if devices else " Batches stay on the CPU."))
     for package in ("torch", "numpy"):
         if importlib.util.find_spec(package) is None:
             lines.append(f"{package}: not installed.")
             continue
         module = __import__(package)
         lines.append(f"{package}: {module.__version__}.")
-        if package == "torch" and facts["devices"] and not module.cuda.is_available():
+        if package == "torch" and devices and not module.cuda.is_available():
             lines.append("torch finds no GPU, though the driver has one: this torch is built for the CPU, or for a newer driver.")
     if importlib.util.find_spec("torch") is None and importlib.util.find_spec("numpy") is None:
         lines.append("Install torch or numpy: batches are tensors or arrays of theirs.")
@@ -80,27 +49,49 @@ def report(folder: str | None = None) -> list[str]:
         )
     except Error as error:
         lines.append(f"Ranks: the launcher's variables make no sense: {error}")
-    if folder is not None:
-        lines.extend(_measured(folder))
     return lines
 
 
-def _measured(folder: str) -> list[str]:
+def _pictures(folder: str) -> list[str]:
+    """How fast a folder is read."""
     data = ImageFolder(folder, transforms.train(224))
     with DataLoader(data, batch_size=min(64, len(data)), shuffle=True, num_workers="auto") as loader:
         for step, _ in enumerate(loader):
             if step == 50:
                 break
-        return [f"{folder}: {len(data)} pictures of {len(data.classes)} classes.", str(loader.stats())]
+        return [f"{folder}: {len(data)} pictures of {len(data.classes)} classes.", *str(loader.stats()).splitlines()]
+
+
+def report(folder: str | None = None, *, quick: bool = False) -> list[str]:
+    """The lines that ``python -m pinfeed.doctor`` prints. Measuring takes a minute; if ``quick``, some seconds, and figures are rougher. It wants a
+    machine that does nothing else meanwhile.
+
+    Raises ``pinfeed.Error`` if the folder cannot be read."""
+    pictures = [] if folder is None else ["", *_pictures(folder)]
+    return [*_software(), "", *_pinfeed._Probe(quick).text().splitlines(), *pictures]
 
 
 def main(arguments: list[str]) -> int:
-    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
-        print("usage: python -m pinfeed.doctor [FOLDER]\n\n" + (__doc__ or ""))
-        return 0 if arguments[:1] in (["-h"], ["--help"]) else 2
+    parser = argparse.ArgumentParser(prog="python -m pinfeed.doctor", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", nargs="?", metavar="FOLDER", help="pictures, in a folder for each class")
+    parser.add_argument("--quick", action="store_true", help="some seconds instead of a minute: fewer and shorter measurements")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+    parser.add_argument("--html", metavar="FILE", type=Path, help="writes a page with plots, too")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # there is nothing to tidy up
     try:
-        print("\n".join(report(*arguments)))
-    except Error as error:
+        if options.html is not None:
+            options.html.write_text("")  # now, rather than after the measurements
+        software = _software()
+        pictures = [] if options.folder is None else _pictures(options.folder)
+        probe = _pinfeed._Probe(options.quick)
+        if options.html is not None:
+            options.html.write_text(probe.html(), encoding="utf-8")
+        if options.json:
+            print(json.dumps({"software": software, "pictures": pictures, **json.loads(probe.json())}, indent=2))
+        else:
+            print("\n".join([*software, "", probe.text(), *pictures]))
+    except (Error, OSError, RuntimeError) as error:
         print(f"pinfeed.doctor: {error}", file=sys.stderr)
         return 1
     return 0

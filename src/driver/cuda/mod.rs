@@ -66,6 +66,11 @@ unsafe impl Send for CudaShared {}
 
 impl Cuda {
     /// Opens a device, with a context object of our own on its primary context.
+    /// How many devices the driver sees.
+    pub(crate) fn count() -> Result<usize> {
+        probe::count()
+    }
+
     pub(crate) fn open(ordinal: usize) -> Result<Cuda> {
         let probe = probe::probe(ordinal)?;
         let previous = current_context();

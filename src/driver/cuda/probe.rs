@@ -41,16 +41,26 @@ const SUCCESS: i32 = 0;
 const STUB_LIBRARY: i32 = 34;
 const NO_DEVICE: i32 = 100;
 
-/// Checks that the driver can be called and sees a device of this number.
-pub(super) fn probe(ordinal: usize) -> Result<&'static Probe> {
+/// Checks that the driver can be called.
+fn driver() -> Result<&'static Probe> {
     static PROBE: OnceLock<Probe> = OnceLock::new();
-    let probe = match PROBE.get() {
-        Some(probe) => probe,
+    match PROBE.get() {
+        Some(probe) => Ok(probe),
         None => {
             let found = load()?;
-            PROBE.get_or_init(|| found)
+            Ok(PROBE.get_or_init(|| found))
         }
-    };
+    }
+}
+
+/// How many devices the driver sees.
+pub(super) fn count() -> Result<usize> {
+    driver()?.device_count()
+}
+
+/// Checks that the driver can be called and sees a device of this number.
+pub(super) fn probe(ordinal: usize) -> Result<&'static Probe> {
+    let probe = driver()?;
     let count = probe.device_count()?;
     if ordinal >= count {
         return Err(Error::NoDevice { ordinal, count });

@@ -1,5 +1,6 @@
 //! Recommended settings, each derived from what was measured, with the reason.
 
+use crate::Language;
 use crate::report::{Advice, GpuDecode, Memory, Report, Way};
 use crate::words::{count, mib, number};
 
@@ -11,7 +12,41 @@ const BATCH_BYTES: usize = BATCH * SAMPLE_BYTES;
 /// What copies between pageable memory and a GPU take of a device's slabs (docs of `Device::set_pinned_budget_bytes`).
 const STAGING_BYTES: usize = 128 << 20;
 
-pub fn derive(report: &Report) -> Vec<Advice> {
+/// What the settings are called.
+#[derive(Debug)]
+struct Names {
+    auto: &'static str,
+    both: &'static str,
+    depth: &'static str,
+    /// What helps where the host's memory limits copies of rows.
+    register: &'static str,
+    affinity: &'static str,
+    placement: &'static str,
+}
+
+const RUST: Names = Names {
+    auto: "Workers::Auto",
+    both: "Decode::Both",
+    depth: "depth, the second argument of prefetch_to_device",
+    register: " `Tensor::register` lets a GPU read rows where they lie.",
+    affinity: "Affinity::Device",
+    placement: "`cargo run --release --example placement` shows the difference.",
+};
+
+const PYTHON: Names = Names {
+    auto: "\"auto\"",
+    both: "decode=\"both\"",
+    depth: "depth",
+    register: "",
+    affinity: "numactl --cpunodebind=N --membind=N",
+    placement: "Start a rank on its GPU's node N.",
+};
+
+pub fn derive(report: &Report, language: Language) -> Vec<Advice> {
+    let names = match language {
+        Language::Rust => &RUST,
+        Language::Python => &PYTHON,
+    };
     let mut advice = Vec::new();
     let Some(link_gb_s) = link_gb_s(report) else {
         return advice; // no copy could be measured
@@ -31,8 +66,9 @@ pub fn derive(report: &Report) -> Vec<Advice> {
     };
     let beside = match &report.decode.gpu {
         GpuDecode::Measured { images_s, .. } => format!(
-            " The GPU's decoder makes {} more a second (`Decode::Both`).",
-            count(images_s.median)
+            " The GPU's decoder makes {} more a second (`{}`).",
+            count(images_s.median),
+            names.both
         ),
         GpuDecode::NotMeasured { .. } => String::new(),
     };
@@ -65,21 +101,24 @@ pub fn derive(report: &Report) -> Vec<Advice> {
             number(link_gb_s)
         ),
         false => format!(
-            "{copiers} {} copy {} GB/s within the host's memory{}, and copies to the device could take {} GB/s. `Tensor::register` lets a \
-             GPU read rows where they lie.",
+            "{copiers} {} copy {} GB/s within the host's memory{}, and copies to the device could take {} GB/s.{}",
             threads(copiers),
             number(copied_gb_s),
             match copiers < cores {
                 true => "; more add less than a tenth",
                 false => ", and there are no more cores",
             },
-            number(link_gb_s)
+            number(link_gb_s),
+            names.register
         ),
     };
     advice.push(Advice {
         setting: "num_workers, where rows are only copied",
-        value: format!("{copiers}, or Workers::Auto"),
-        reason: format!("{why} `Workers::Auto` watches the loop and finds the number by itself."),
+        value: format!("{copiers}, or {}", names.auto),
+        reason: format!(
+            "{why} `{}` watches the loop and finds the number by itself.",
+            names.auto
+        ),
     });
 
     // How long a batch takes for each device: to send, and to make in either way. Devices share the workers.
@@ -105,7 +144,7 @@ pub fn derive(report: &Report) -> Vec<Advice> {
         threads(copiers)
     );
     advice.push(Advice {
-        setting: "depth, the second argument of prefetch_to_device",
+        setting: names.depth,
         value: if for_pictures == for_rows {
             format!("{for_pictures}")
         } else {
@@ -163,11 +202,11 @@ pub fn derive(report: &Report) -> Vec<Advice> {
     if report.host.nodes.len() > 1 {
         advice.push(Advice {
             setting: "affinity",
-            value: "Affinity::Device".to_owned(),
+            value: names.affinity.to_owned(),
             reason: format!(
-                "The machine has {} NUMA nodes, and a device is attached to one of them: its memory is nearer. \
-                 `cargo run --release --example placement` shows the difference.",
-                report.host.nodes.len()
+                "The machine has {} NUMA nodes, and a device is attached to one of them: its memory is nearer. {}",
+                report.host.nodes.len(),
+                names.placement
             ),
         });
     }
@@ -291,7 +330,7 @@ mod tests {
 
     #[test]
     fn settings_follow_from_the_figures() {
-        let advice = derive(&crate::sample::two_gpus());
+        let advice = derive(&crate::sample::two_gpus(), Language::Rust);
         let values = advice.iter().map(|advice| advice.value.as_str());
         let expected = [
             "32",
@@ -306,9 +345,28 @@ mod tests {
     }
 
     #[test]
+    fn python_is_told_names_that_it_has() {
+        for report in [crate::sample::two_gpus(), crate::sample::cpu_only()] {
+            let advice = derive(&report, Language::Python);
+            assert_eq!(advice.len(), derive(&report, Language::Rust).len());
+            let words = advice.iter().flat_map(|advice| {
+                [
+                    advice.setting,
+                    advice.value.as_str(),
+                    advice.reason.as_str(),
+                ]
+            });
+            for words in words {
+                let is_rust = words.contains("::") || words.contains("cargo");
+                assert!(!is_rust, "{words}");
+            }
+        }
+    }
+
+    #[test]
     fn each_setting_has_a_reason_with_figures() {
         for report in [crate::sample::two_gpus(), crate::sample::cpu_only()] {
-            let advice = derive(&report);
+            let advice = derive(&report, Language::Rust);
             assert!(advice.len() >= 6, "{advice:?}");
             for advice in &advice {
                 let has_figures = advice.reason.contains(char::is_numeric);

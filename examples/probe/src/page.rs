@@ -348,7 +348,7 @@ mod tests {
         assert_eq!(code("a `b` c"), "a <code>b</code> c");
     }
 
-    /// `cargo test --example probe -- --ignored` writes pages into the system's temporary folder, to be looked at in a browser.
+    /// `cargo test --package probe -- --ignored` writes pages into the system's temporary folder, to be looked at in a browser.
     #[test]
     #[ignore = "it writes files"]
     fn pages_to_look_at() {

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use pinfeed::{Device, Tensor};
 
-use crate::args::Result;
+use crate::Result;
 use crate::driver::Bare;
 use crate::effort::Effort;
 use crate::report::{Figure, PageLocking};

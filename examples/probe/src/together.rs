@@ -4,7 +4,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use crate::args::Result;
+use crate::Result;
 use crate::copies::{Link, moved};
 use crate::driver::Bare;
 use crate::effort::{Effort, figure};

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use pinfeed::Device;
 
-use crate::args::Result;
+use crate::Result;
 use crate::copies::{self, Library};
 use crate::driver::Bare;
 use crate::effort::Effort;

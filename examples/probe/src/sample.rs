@@ -154,7 +154,7 @@ pub fn two_gpus() -> Report {
         },
         advice: Vec::new(),
     };
-    report.advice = advice::derive(&report);
+    report.advice = advice::derive(&report, crate::Language::Rust);
     report
 }
 
@@ -175,6 +175,6 @@ pub fn cpu_only() -> Report {
     report.decode.gpu = GpuDecode::NotMeasured {
         why: "there is no GPU".to_owned(),
     };
-    report.advice = advice::derive(&report);
+    report.advice = advice::derive(&report, crate::Language::Rust);
     report
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::args::Result;
+use crate::Result;
 use crate::report::Figure;
 
 /// How much time a run takes.

@@ -15,7 +15,7 @@ use pinfeed::image::{ImageTransform, LazyImage};
 use pinfeed::rng::RngKey;
 use pinfeed::{Device, SampleRng};
 
-use crate::args::Result;
+use crate::Result;
 use crate::effort::Effort;
 use crate::report::{Decode, DecodePoint, GpuDecode};
 

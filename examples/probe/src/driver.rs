@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::{CudaContext, CudaStream, result, sys};
 
-use crate::args::Result;
+use crate::Result;
 use crate::copies::Link;
 use crate::report::{Memory, Way};
 

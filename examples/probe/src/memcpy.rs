@@ -5,7 +5,7 @@ use std::sync::Barrier;
 use std::thread;
 use std::time::Instant;
 
-use crate::args::Result;
+use crate::Result;
 use crate::effort::{Effort, figure};
 use crate::report::{Memcpy, ThreadsPoint};
 

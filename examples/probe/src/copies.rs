@@ -4,7 +4,7 @@ use std::time::Instant;
 
 use pinfeed::{Batch, Device, DeviceTensor, Stream, Tensor};
 
-use crate::args::Result;
+use crate::Result;
 use crate::effort::Effort;
 use crate::report::{Copies, CopyPoint, Memory, Way};
 
