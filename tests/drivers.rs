@@ -769,6 +769,18 @@ fn hand_over(stub: &Stub) {
         assert_eq!(theirs, [0.0; 64]);
         copy(to).unwrap();
         assert!(theirs.iter().enumerate().all(|(at, x)| *x == at as f32));
+        // A batch of a loop costs one event, behind which its memory is free: its processing is not measured, which goes on elsewhere.
+        let samples = TensorDataset::new(Tensor::from(vec![1.0f32; 64])).unwrap();
+        let loader = DataLoader::builder(samples).batch_size(64);
+        let loader = loader.pin_memory(&device).build().unwrap();
+        let mut epoch = loader.epoch(0).prefetch_to_device(&device, 1);
+        let batch = epoch.next().unwrap().unwrap();
+        let recorded = stub.count("stub_recorded");
+        // SAFETY: as above.
+        unsafe { raw::copy_to(&batch, to, &stream) }.unwrap();
+        drop(batch);
+        assert_eq!(stub.count("stub_recorded") - recorded, 1);
+        assert_eq!(epoch.stats().processing.count, 0);
     });
 }
 

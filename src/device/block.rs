@@ -32,6 +32,14 @@ pub(crate) struct DeviceBlock {
 struct Span {
     first: Option<RawEvent>,
     last: Option<RawEvent>,
+    /// It is not measured: the batch is copied, and processed where it was copied to.
+    is_elsewhere: bool,
+}
+
+impl Span {
+    fn is_to_begin(&self) -> bool {
+        self.first.is_none() && !self.is_elsewhere
+    }
 }
 
 impl DeviceBlock {
@@ -116,14 +124,14 @@ impl DeviceBlock {
 
     /// Whether the start of the batch's processing is measured, and has not been marked.
     fn is_to_begin(&self) -> bool {
-        self.is_timed() && self.span.lock().first.is_none()
+        self.meter.is_some() && self.span.lock().is_to_begin()
     }
 
     /// Marks it, at the first loan.
     fn begin(&self, stream: &RawStream) -> Result<()> {
-        if self.is_timed() {
+        if self.meter.is_some() {
             let mut span = self.span.lock();
-            if span.first.is_none() {
+            if span.is_to_begin() {
                 span.first = Some(self.device.driver.record(stream, true)?);
             }
         }
@@ -132,7 +140,15 @@ impl DeviceBlock {
 
     /// Whether loans should end with a timed event.
     fn is_timed(&self) -> bool {
-        self.meter.is_some()
+        self.meter.is_some() && !self.span.lock().is_elsewhere
+    }
+
+    /// The batch is handed over by a copy: unless its processing has begun here, that is not measured, and its events are not timed.
+    pub(super) fn is_processed_elsewhere(&self) {
+        if self.meter.is_some() {
+            let mut span = self.span.lock();
+            span.is_elsewhere = span.first.is_none();
+        }
     }
 
     fn end(&self, event: &RawEvent) {

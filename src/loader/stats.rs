@@ -117,7 +117,8 @@ pub struct Stats {
     /// The copies to the device.
     pub transfers: TransferStats,
     /// Time from the first loan of a device batch to the end of its last, measured by events on the consumer's stream. `count` is of the
-    /// batches that were measured: those whose copy was, unless they were sent together with others.
+    /// batches that were measured: those whose copy was, unless they were sent together with others, or handed over by a copy
+    /// ([`copy_to`](crate::interop::raw::copy_to)).
     pub processing: Tally,
     /// Time that the consumer waited for the loader, the first batches included; of several devices that share an epoch, the sum over their
     /// loops. `each` is of single batches.

@@ -96,7 +96,7 @@ int stub_astray;
 int stub_launches, stub_streams;
 
 /* How often an event was recorded behind all work of a context, and a context was waited for. */
-int stub_everywhere, stub_synchronized;
+int stub_everywhere, stub_synchronized, stub_recorded;
 
 /* What the tests set: the stream of this number is captured; one is that waits for the legacy default stream; one is that no question finds,
  * and fails beside an event of the context. */
@@ -253,6 +253,7 @@ int cuEventRecord(void *event, void *stream) {
     check(event);
     if (stub_fails_record)
         return 999;
+    add(&stub_recorded);
     ((struct handle *)event)->recorded = 1;
     ((struct handle *)event)->after = ((struct handle *)stream)->after;
     return 0;

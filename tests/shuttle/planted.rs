@@ -117,6 +117,7 @@ planted! {
     left_behind: "a thread that sends does not look at later batches", "ahead::batches_travel_while_the_program_is_busy";
     left_at_start: "what was ready before it may be sent stays", "ahead::batches_travel_while_the_program_is_busy";
     left_beyond: "a thread that sends does not look beyond the epoch", "ahead::batches_travel_while_the_program_is_busy";
+    left_to_none: "what is left to a worker is sent by none", "ahead::batches_travel_while_the_program_is_busy";
     silent_ends: "the end of a stream is found in silence", "streams::batches_come_until_the_end";
     pulled_for_nobody: "a stream that no consumer waits for is pulled", "streams::streams_are_left_while_they_are_pulled";
     pulled_by_nobody: "a worker that was given up goes on pulling", "streams::who_is_given_up_pulls_no_more";

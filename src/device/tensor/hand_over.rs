@@ -84,6 +84,7 @@ impl<T: Element> DeviceTensor<T> {
                  by then. Hand over before the capture begins, into memory that the graph reads",
             ));
         }
+        self.uses.block().is_processed_elsewhere();
         // (Where its end cannot be recorded, the use stays open, and the memory is kept.)
         let _reading = self.on(stream)?;
         enqueue(driver, stream.raw())

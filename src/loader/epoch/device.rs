@@ -205,7 +205,7 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
             self.watch_share(context.place(task));
         }
         self.epoch.gives(batch, matches!(given, Some(Ok(_))));
-        if !has_enough {
+        if !has_enough && !self.leaves_made() {
             self.send_made(true);
         }
         Poll::Ready(given)
@@ -245,6 +245,13 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
             self.epoch.resumes();
         }
         next
+    }
+
+    /// Leaves what may be sent now to a worker, which [`poll`](DeviceEpoch::poll) wakes.
+    fn leaves_made(&self) -> bool {
+        self.allow_following();
+        let (pipeline, handle) = (self.epoch.pipeline(), self.epoch.handle());
+        pipeline.leave_made(handle.key(), &*self.queue)
     }
 
     /// Sends what is made and may be sent, across the epoch's end. `pageable`: also what is not page-locked.

@@ -7,7 +7,7 @@ use super::data::{Delivered, EpochData, Made, Taken, TaskData};
 use super::deferred::Deferred;
 use crate::device::{ByteBudget, BytePermit, Reservation, SlabQuota};
 use crate::error::Result;
-use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::epoch::{EpochContext, EpochKey};
 use crate::pipeline::plan::epoch_plan::EpochPlan;
 use crate::pipeline::plan::partition::EpochOrder;
 use crate::pipeline::plan::shard::DeviceShard;
@@ -72,6 +72,11 @@ pub(crate) enum Job<B> {
         task: TaskId,
         stream: Box<dyn Pull<B>>,
         offload: Offload,
+    },
+    /// What is made of an epoch is sent.
+    Send {
+        of: EpochKey,
+        queue: Arc<dyn TransferQueue<B>>,
     },
 }
 
@@ -379,6 +384,16 @@ impl<B: 'static> Session<B> {
         window
             .lets(batch, count)
             .then(|| self.take_group(first, count))
+    }
+
+    /// Whether a thread that does not wait would find something to send of an epoch: the first that may be sent is page-locked.
+    pub(crate) fn may_send(&self, epoch_entry: u64, window: SendWindow) -> bool {
+        let mut made = self.schedule.made_tasks();
+        let may_go = |(task, data): &(TaskId, &TaskData<B>)| {
+            data.context.epoch_entry == epoch_entry && data.context.batch(*task) < window.allowed
+        };
+        made.find(may_go)
+            .is_some_and(|(_, data)| !data.is_pageable())
     }
 
     /// Takes the task that the consumer waits for, if it is made, to send it; and those that follow it, if they may go with it.

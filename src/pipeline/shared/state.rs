@@ -9,10 +9,10 @@ use super::sessions::Sessions;
 use super::sizing::{ActiveWorkers, WorkerSizing};
 use super::workers::{Assignment, WorkerSlot};
 use crate::device::ByteBudget;
-use crate::pipeline::epoch::EpochContext;
+use crate::pipeline::epoch::{EpochContext, EpochKey};
 use crate::pipeline::plan::shard::DeviceShard;
 use crate::pipeline::schedule::{Claimant, Schedule, TaskId};
-use crate::pipeline::traits::{EpochHandle, Factory};
+use crate::pipeline::traits::{EpochHandle, Factory, SendWindow};
 use crate::pipeline::worker_status::WorkerStatus;
 use crate::sync::{Arc, Condvar, planted};
 use crate::tuning::{COPYING_WORKERS, TINY_WORKERS};
@@ -46,12 +46,14 @@ pub(crate) struct State<B> {
     broken: Option<String>,
 }
 
-/// Tasks that no thread works on any more.
+/// Tasks that no thread works on, or not any more.
 pub(crate) enum Requeued {
     /// Their worker had claimed them to make them from end to end, and was given up.
     OfRun(std::ops::Range<u64>),
     /// It was sent, and the device could not decode all of it: it is made again, without the device.
     NotDecoded(TaskId),
+    /// What is made of this epoch, and may be sent: its consumer has left it to a worker.
+    Made(u64),
 }
 
 impl<B: 'static> State<B> {
@@ -178,9 +180,36 @@ impl<B: 'static> State<B> {
                 {
                     return Some(session.rebuild(task));
                 }
+                Requeued::Made(epoch_entry) => {
+                    let of = EpochKey {
+                        session: session.key,
+                        epoch_entry,
+                    };
+                    if let Some(queue) = session.queue(epoch_entry)
+                        && !planted("what is left to a worker is sent by none")
+                    {
+                        return Some(Job::Send { of, queue });
+                    }
+                }
                 _ => {}
             }
         }
+    }
+
+    /// Leaves to a worker what may be sent of an epoch, if one sleeps. The caller wakes it
+    /// ([`wake_workers`](crate::pipeline::shared::deferred::Deferred::wake_workers)).
+    pub(crate) fn leave_made(&mut self, of: EpochKey, window: SendWindow) -> bool {
+        let one_sleeps = self.idle.iter().any(|idle| *idle > 0);
+        let session = self.session(of.session).filter(|_| one_sleeps);
+        let is_made = session.is_some_and(|session| session.may_send(of.epoch_entry, window));
+        if is_made {
+            let left = (of.session, Requeued::Made(of.epoch_entry));
+            let is_left = self.requeued.iter().any(|(session, requeued)| {
+                *session == of.session && matches!(requeued, Requeued::Made(_))
+            });
+            (!is_left).then(|| self.requeued.push_back(left));
+        }
+        is_made
     }
 
     /// The group of workers that this one belongs to. The last group has all that are left.

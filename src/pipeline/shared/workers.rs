@@ -46,7 +46,7 @@ impl Assignment {
     /// `None`: no timeout holds for the job.
     pub(crate) fn of<B>(job: &Job<B>) -> Option<Assignment> {
         let (context, what) = match job {
-            Job::Plan { .. } | Job::Grant { .. } => return None,
+            Job::Plan { .. } | Job::Grant { .. } | Job::Send { .. } => return None,
             Job::Load {
                 context,
                 task,

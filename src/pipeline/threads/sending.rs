@@ -23,6 +23,13 @@ impl<B: Batch> Pipeline<B> {
         self.send_made_after(of, queue, pageable, None);
     }
 
+    /// Leaves to a worker that sleeps what is made of an epoch and may be sent, if it is large: several of the driver's calls, for which the
+    /// program would wait. `false`: the caller sends it. Otherwise it wakes workers ([`wake_workers`](Pipeline::wake_workers)).
+    pub(crate) fn leave_made(&self, of: EpochKey, queue: &dyn TransferQueue<B>) -> bool {
+        let window = queue.window();
+        window.is_large && self.options().workers > 0 && self.lock().leave_made(of, window)
+    }
+
     /// Sends a group that was taken, if its turn has come; and then what its sending gave a turn, as [`send_made`](Pipeline::send_made).
     pub(crate) fn send_first(&self, group: Group<B>, queue: &dyn TransferQueue<B>) {
         self.send_made_after(group.context.key(), queue, false, Some(group));

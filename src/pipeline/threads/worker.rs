@@ -112,6 +112,7 @@ impl<B: Batch> Pipeline<B> {
                 stream,
                 offload,
             } => self.pull(status, &context, task, stream, offload),
+            Job::Send { of, queue } => self.send_made(of, &*queue, false),
         }
         None
     }

@@ -74,6 +74,8 @@ pub(crate) struct SendWindow {
     pub(crate) asked: u64,
     /// How many tasks may be sent together.
     pub(crate) together: usize,
+    /// A batch is so large that sending it is left to a worker that sleeps.
+    pub(crate) is_large: bool,
     /// Changes when a task that was not sent may have its turn: a batch of the epoch, or of the one before, began or failed, or the
     /// consumer allows more.
     pub(crate) progress: [u64; 2],

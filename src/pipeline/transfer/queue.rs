@@ -18,7 +18,7 @@ use crate::pipeline::plan::delivered::Given;
 use crate::pipeline::schedule::TaskId;
 use crate::pipeline::traits::{Each, SendOutcome, SendWindow, TransferQueue};
 use crate::sync::{Arc, Mutex, Weak, planted};
-use crate::tuning::{MOST_SENT_TOGETHER, SENT_TOGETHER_BYTES};
+use crate::tuning::{LEFT_TO_WORKERS_BYTES, MOST_SENT_TOGETHER, SENT_TOGETHER_BYTES};
 
 /// The batches of an epoch that are on their way to its device.
 pub(crate) struct DeviceQueue<B: Batch> {
@@ -128,6 +128,7 @@ impl<B: Batch> TransferQueue<B> for DeviceQueue<B> {
             allowed: state.allowed(),
             asked: state.asked(),
             together: state.together,
+            is_large: state.is_large,
             progress: [state.progress, before],
         }
     }
@@ -158,6 +159,7 @@ impl<B: Batch> DeviceQueue<B> {
             first: given.first(),
             allowed: given.first(),
             together: 1,
+            is_large: false,
             are_in_runs: false,
             capacity: any_order.then_some(0),
             in_flight: 0,
@@ -259,6 +261,9 @@ impl<B: Batch> DeviceQueue<B> {
         // (What was sent is on its way until the consumer takes it.)
         state.in_flight -= u64::from(outcome.is_err() && state.capacity.is_some());
         state.progress += u64::from(!matches!(outcome, Err(SendOutcome::NotNow(_))));
+        if let Ok(sent) = &outcome {
+            state.is_large = sent.bytes >= LEFT_TO_WORKERS_BYTES;
+        }
         if let Ok(sent) = &outcome
             && state.capacity.is_none()
             && !self.target.has_places()
@@ -370,6 +375,7 @@ impl<B: Batch> DeviceQueue<B> {
         memory: Option<Result<Assembly>>,
     ) -> (SendOutcome<B>, Option<B>) {
         let rows = self.rows(context, task);
+        state.is_large = true; // (smaller ones are not cut)
         let outgoing = match state.turn(context.batch(task), task, waits) {
             Turn::Gone => return (SendOutcome::Sent, Some(made)),
             Turn::NotYet => return (SendOutcome::NotNow(made), None),

@@ -19,6 +19,8 @@ pub(super) struct Turns<B: Batch> {
     pub(super) allowed: u64,
     /// How many batches may be sent together, by the size of the last that was sent alone.
     pub(super) together: usize,
+    /// The last that was sent alone is as large as [`LEFT_TO_WORKERS_BYTES`](crate::tuning::LEFT_TO_WORKERS_BYTES), or in parts.
+    pub(super) is_large: bool,
     /// They are made in runs, so that as many more may be sent.
     pub(super) are_in_runs: bool,
     /// How many may be on their way, if they are sent in any order; and how many are.
