@@ -165,10 +165,6 @@ mod guide {
     }
 
     pages! {
-        start_folder: "start/folder.md",
-        start_table: "start/table.md",
-        start_tokens: "start/tokens.md",
-        start_shards: "start/shards.md",
         pytorch: "pytorch.md",
         pinned: "pinned.md",
         non_blocking: "non-blocking.md",

@@ -130,6 +130,48 @@ fn cause_of(error: &Error) -> Option<&(dyn StdError + 'static)> {
     }
 }
 
+/// What messages advise in Rust, and in Python. (python/tests/test_errors.py looks at what becomes of them.)
+const ADVICE: &[(&str, &str)] = &[
+    (
+        "or where lengths differ use pinfeed::Padded or pinfeed::Ragged",
+        "or give the loader a collate_fn, which may pad them",
+    ),
+    (
+        "sequences whose lengths differ can be pinfeed::Padded or pinfeed::Ragged",
+        "sequences whose lengths differ are for a collate_fn, which may pad them",
+    ),
+    (
+        " (pinfeed::Padded and pinfeed::Ragged are for samples that differ in their first dimension only)",
+        ", or give the loader a collate_fn",
+    ),
+    (
+        "give the ImageFolder a `.with_transform(..)`, or the LazyImage a `.transform(..)`, that makes",
+        "give the data set a transform that makes",
+    ),
+    (
+        "ImageTransform::eval(224) or ImageTransform::new().resize_exact(height, width)",
+        "pinfeed.transforms.eval(224)",
+    ),
+    ("ImageTransform::eval(224)", "pinfeed.transforms.eval(224)"),
+    (", or use Device::cpu()", ", or leave out device="),
+    ("ImageFolder::from_list", "pinfeed.ImageFolder.from_list"),
+    (
+        ", or raise the budget (Device::set_device_budget_bytes)",
+        "",
+    ),
+    (" (Device::set_pinned_budget_bytes)", ""),
+];
+
+/// A message with the names that Python has.
+pub(crate) fn in_python(message: String) -> String {
+    match message.contains("::") {
+        false => message,
+        true => ADVICE.iter().fold(message, |message, (rust, python)| {
+            message.replace(rust, python)
+        }),
+    }
+}
+
 /// An error of the library's as an exception. What the program's own code raised comes out as it is, with a note that says where.
 pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
     if let Some(raised) = raised(error) {
@@ -149,7 +191,7 @@ pub(crate) fn exception(py: Python<'_>, error: &Error) -> PyErr {
         }
         return own;
     }
-    let message = format!("{error:#}");
+    let message = in_python(format!("{error:#}"));
     let not_found = |source: &std::io::Error| source.kind() == std::io::ErrorKind::NotFound;
     let class = match error {
         Error::InvalidOption { .. } => "OptionError",

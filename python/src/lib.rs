@@ -6,6 +6,7 @@
 //!
 //! One law: the program's Python runs on whichever thread loads a sample, attached, and with no lock of ours held.
 
+mod advice;
 #[expect(unsafe_code, reason = "it copies into memory of torch's")]
 mod device;
 #[expect(unsafe_code, reason = "it makes capsules of DLPack")]

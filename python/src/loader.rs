@@ -12,6 +12,7 @@ use pyo3::exceptions::{PyRuntimeError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::advice;
 use crate::device::{TorchDevice, device_object};
 use crate::dlpack::{PyCaptureGuard, Ring};
 use crate::erased::{AnyEpoch, AnyEpochs, AnyLoader, Handed, RunState};
@@ -690,7 +691,7 @@ pub(crate) struct PyStats(Stats);
 #[pymethods]
 impl PyStats {
     fn __str__(&self) -> String {
-        self.0.to_string()
+        advice::shown(&self.0)
     }
 
     fn __repr__(&self) -> String {

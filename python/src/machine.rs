@@ -5,6 +5,8 @@ use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::errors::in_python;
+
 /// Facts, by name.
 #[pyfunction]
 pub(crate) fn machine(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
@@ -24,7 +26,7 @@ pub(crate) fn machine(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
         for ordinal in 0..Device::cuda_count().unwrap_or(0).max(1) {
             match Device::cuda(ordinal) {
                 Ok(device) => devices.push(device.name()),
-                Err(error) => why = why.or(Some(error.to_string())),
+                Err(error) => why = why.or(Some(in_python(error.to_string()))),
             }
         }
         (devices, why)

@@ -144,7 +144,9 @@ fn decode(bytes: &[u8], flip: bool) -> Result<Tensor<u8>, BoxError> {
 /// A data set of one's own.
 #[rustfmt::skip]
 fn recordings() -> Result<(), Box<dyn Error>> {
-    use pinfeed::{Dataset, SampleRng};
+    use pinfeed::loader::OnError;
+    use pinfeed::prelude::*;
+    use pinfeed::BoxError;
 
     #[derive(pinfeed::Sample)]
     struct Clip {
@@ -169,6 +171,10 @@ fn recordings() -> Result<(), Box<dyn Error>> {
             let samples = bytes.iter().take(16_000).map(|byte| volume * (f32::from(*byte) - 128.0));
             Ok(Clip { samples: samples.collect(), speaker: index as i64 % 4 })
         }
+
+        fn describe(&self, index: u64) -> Option<String> {
+            Some(self.paths[index as usize].display().to_string()) // for errors
+        }
     }
 
     let folder = tempfile::tempdir()?;
@@ -176,11 +182,20 @@ fn recordings() -> Result<(), Box<dyn Error>> {
     for path in &paths {
         fs::write(path, vec![7; 20_000])?;
     }
-    let loader = DataLoader::builder(Recordings { paths }).batch_size(3).build()?;
+    let loader = DataLoader::builder(Recordings { paths: paths.clone() }).batch_size(3).build()?;
     for batch in &loader {
         let batch: ClipBatch = batch?;
         assert_eq!((&batch.samples.shape()[..], &batch.speaker.shape()[..]), (&[3, 16_000][..], &[3][..]));
     }
+    fs::remove_file(&paths[4])?;
+    let error = loader.epoch(1).nth(1).unwrap().unwrap_err().to_string();
+    let expected = format!("sample 4 ({}), row 1 of batch 1 in epoch 1, failed to load: ", paths[4].display());
+    assert!(error.starts_with(&expected), "{error}");
+    let skips = DataLoader::builder(Recordings { paths }).batch_size(3);
+    let skips = skips.on_error(OnError::Skip { at_most: 100 }).build()?;
+    let lengths: Vec<usize> = skips.epoch(0).map(|batch| Ok(batch?.speaker.len())).collect::<Result<_, Box<dyn Error>>>()?;
+    assert_eq!(lengths, [3, 2]);
+    assert!(skips.stats().to_string().contains("sample 4 ("));
     Ok(())
 }
 

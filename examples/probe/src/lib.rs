@@ -100,6 +100,11 @@ fn measure(quick: bool, language: Language) -> Result<Report> {
             Err(error) => problems.push(error.to_string()),
         }
     }
+    if matches!(language, Language::Python) {
+        for problem in &mut problems {
+            *problem = problem.replace(", or use Device::cpu()", "");
+        }
+    }
     let host = host::read(root);
     let effort = Effort::new(quick, host.usable_memory_bytes());
     let (mut devices, mut ordinals) = (Vec::new(), Vec::new());

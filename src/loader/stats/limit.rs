@@ -66,8 +66,12 @@ impl Stats {
             .map_or(Limit::Unknown, |(limit, _)| limit)
     }
 
-    /// Where loading is little more than copying long rows, which a device could gather itself: bytes a second of all workers, by the clock, and of one while it is busy.
-    pub(super) fn copying(&self) -> Option<(f64, f64)> {
+    /// Where loading limits the loop and is little more than copying long rows, which a device could gather itself
+    /// ([`Tensor::register`](crate::Tensor::register)): bytes a second of all workers, by the clock, and of one while it is busy.
+    pub fn copying(&self) -> Option<(f64, f64)> {
+        if !matches!(self.limit(), Limit::Loading | Limit::Collating) {
+            return None;
+        }
         let busy = self.loading.total + self.collating.total;
         let row_bytes = self.transfers.bytes / self.samples.max(1);
         let are_long = row_bytes >= GATHERED_ROW_BYTES as u64;

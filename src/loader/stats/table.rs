@@ -6,6 +6,26 @@ use std::time::Duration;
 use super::{Histogram, Limit, Stats, Timed};
 
 impl Stats {
+    /// The table that is printed, without the sentence that ends it: for a program that says in its own words what [`limit`](Stats::limit)
+    /// and [`copying`](Stats::copying) find.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use pinfeed::{DataLoader, from_fn};
+    ///
+    /// let loader = DataLoader::builder(from_fn(100, |index, _| Ok(index))).batch_size(10).build()?;
+    /// for batch in &loader {
+    ///     batch?;
+    /// }
+    /// let stats = loader.stats();
+    /// assert!(stats.to_string().starts_with(&stats.table().to_string()));
+    /// # Ok::<(), pinfeed::Error>(())
+    /// ```
+    pub fn table(&self) -> impl fmt::Display + '_ {
+        Table(self)
+    }
+
     /// Which samples were replaced, skipped or retried.
     fn what_was_bad(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let bad = &self.bad;
@@ -46,7 +66,7 @@ impl Stats {
             writeln!(
                 f,
                 "{count} {noun} went unpinned: a batch is {bytes} bytes, and the budget of {budget} had no room \
-                 (Device::set_pinned_budget_bytes, or lower batch_size)"
+                 (raise the pinned budget, or lower batch_size)"
             )?;
         }
         if unpinned.unlockable > 0 {
@@ -120,8 +140,51 @@ impl Stats {
     }
 }
 
+/// Statistics without the sentence.
+struct Table<'a>(&'a Stats);
+
+impl fmt::Display for Table<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.lines(f)
+    }
+}
+
 impl fmt::Display for Stats {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.lines(f)?;
+        if let Some((all, each)) = self.copying() {
+            let (all, each) = (all / 1e9, each / 1e9);
+            let more = match self.sizing.is_auto() {
+                true => "",
+                false => " Otherwise raise num_workers.",
+            };
+            return write!(
+                f,
+                "Copying rows limits the loop: {} workers copy {all:.1} GB/s, {each:.1} each while busy. If more of them copy no \
+                 more, the host's memory is the limit: where rows are of a table, page-lock it in place (`Tensor::register`), and the device \
+                 reads them where they lie.{more}",
+                self.workers
+            );
+        }
+        match self.sizing.is_auto() {
+            true => f.write_str(&self.advice().replace("raise num_workers", MORE_CORES))?,
+            false => f.write_str(self.advice())?,
+        }
+        let computes = [
+            Limit::Sampling,
+            Limit::Loading,
+            Limit::Decoding,
+            Limit::Collating,
+        ];
+        match cfg!(debug_assertions) && computes.contains(&self.limit()) {
+            true => f.write_str(DEBUG_BUILD),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Stats {
+    fn lines(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let wall = self.wall_time();
         // (Loaded ahead, of an epoch that was left, or failed on their way to the device.)
         let more = self.made.batches.saturating_sub(self.batches);
@@ -157,27 +220,7 @@ impl fmt::Display for Stats {
         self.who_decoded(f)?;
         self.how_full(f)?;
         self.why_unpinned(f)?;
-        self.what_was_bad(f)?;
-        if matches!(self.limit(), Limit::Loading | Limit::Collating)
-            && let Some((all, each)) = self.copying()
-        {
-            let (all, each) = (all / 1e9, each / 1e9);
-            let more = match self.sizing.is_auto() {
-                true => "",
-                false => " Otherwise raise num_workers.",
-            };
-            return write!(
-                f,
-                "Copying rows limits the loop: {} workers copy {all:.1} GB/s, {each:.1} each while busy. If more of them copy no \
-                 more, the host's memory is the limit: where rows are of a table, page-lock it in place (`Tensor::register`), and the device \
-                 reads them where they lie.{more}",
-                self.workers
-            );
-        }
-        match self.sizing.is_auto() {
-            true => f.write_str(&self.advice().replace("raise num_workers", MORE_CORES)),
-            false => f.write_str(self.advice()),
-        }
+        self.what_was_bad(f)
     }
 }
 
@@ -352,6 +395,10 @@ fn in_ms(time: Duration) -> f64 {
 /// What is said where the number of workers was left to the loader.
 const MORE_CORES: &str = "set num_workers above the number of cores if samples wait (for a disk, a server), or let the process have more cores";
 
+/// What is said of a program that was built without optimisation, as far as the library knows.
+const DEBUG_BUILD: &str =
+    " (This is a debug build, whose samples take many times as long: measure with --release.)";
+
 /// How many bad samples are printed.
 const PRINTED: usize = 5;
 
@@ -399,7 +446,7 @@ mod tests {
         assert!(
             stats
                 .to_string()
-                .ends_with("raise num_workers, or make the data set's `get` cheaper.")
+                .contains("raise num_workers, or make the data set's `get` cheaper.")
         );
         let fed = Stats {
             consumer_wait: timed(Duration::from_micros(1)),
