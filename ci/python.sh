@@ -22,7 +22,7 @@ rm -rf "$wheels"
 mkdir -p "$here"
 [[ -x $here/plain/bin/python ]] || run python3 -m venv "$here/plain"
 plain=$here/plain/bin/python
-if ! run "$plain" -m pip install --quiet "maturin>=1.9.4,<2" mypy numpy pillow pyarrow pytest safetensors; then
+if ! run "$plain" -m pip install --quiet "maturin>=1.16,<2" mypy numpy pillow pyarrow pytest safetensors; then
     skip_all "PyPI is not reachable"
 fi
 
@@ -33,7 +33,7 @@ if ! jpeg_tools; then
     features=(--features nvjpeg,object-store) # (in the place of those of pyproject.toml)
 fi
 run python3 -m py_compile python/benches/*.py python/tests/*.py python/tests/programs/*.py
-run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$plain" --out "$wheels" "${features[@]}"
+run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$plain" --compression-level 9 --out "$wheels" "${features[@]}"
 # A wheel of less than 10 MB.
 small() {
     local bytes
@@ -112,7 +112,7 @@ done
 if [[ -z $free_threaded ]]; then
     skip "the wheel for a free-threaded Python: python3.14t is missing, and PINFEED_FREE_THREADED names none"
 else
-    run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$free_threaded" --out "$wheels" "${features[@]}"
+    run "$plain" -m maturin build --manifest-path python/Cargo.toml --interpreter "$free_threaded" --compression-level 9 --out "$wheels" "${features[@]}"
     own=$(echo "$wheels"/pinfeed-*-cp31[0-9]t-*.whl)
     small "$own"
     [[ -x $here/free/bin/python ]] || run "$free_threaded" -m venv "$here/free"

@@ -256,8 +256,14 @@ impl<B: 'static> State<B> {
     }
 
     pub(crate) fn has_claim(&mut self, group: usize) -> bool {
+        !self.requeued.is_empty() || self.has_tasks(group)
+    }
+
+    /// Whether there is a task to work on. (What is made and was left to a worker is sent by the consumer, if it blocks.)
+    fn has_tasks(&mut self, group: usize) -> bool {
         let claimant = self.claimant(group, true);
-        !self.requeued.is_empty() || self.sessions.has_claim(claimant)
+        let is_task = |(_, requeued): &(u64, Requeued)| !matches!(requeued, Requeued::Made(_));
+        self.requeued.iter().any(is_task) || self.sessions.has_claim(claimant)
     }
 
     /// The consumer gets a batch of its epoch, which may show how many workers are needed.
@@ -292,7 +298,7 @@ impl<B: 'static> State<B> {
         // (If workers that were called have not come yet, they will do it.)
         (1..=self.active_workers.off()).contains(&self.idle_inactive)
             && self.sessions.blocked().any(|session| !is_enough(session))
-            && self.has_claim(self.group(active))
+            && self.has_tasks(self.group(active))
             && !planted("no worker goes on duty again")
             && self.active_workers.grow()
     }
