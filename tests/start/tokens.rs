@@ -3,7 +3,8 @@ use pinfeed::{DataLoader, Device};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device = Device::available();
-    let file = unsafe { FileBytes::map("train.bin") }?; // SAFETY: nothing writes the file meanwhile
+    // SAFETY: nothing writes the file meanwhile.
+    let file = unsafe { FileBytes::map("train.bin") }?;
     let windows = TokenFile::<u16>::raw(file)?.windows(64)?;
     let loader = DataLoader::builder(windows).batch_size(8).shuffle(true).num_workers(1);
     let loader = loader.pin_memory(&device).build()?;
