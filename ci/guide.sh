@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The guide (docs/guide) is built into target/guide, and no link in it is broken: docs/guide/check.py. Its Rust is run by `cargo test` (doctests,
+# The guide (docs/guide) is built into target/guide, and no link in it is broken: docs/guide/check.py. Its Rust is run by `cargo test` (tests/start, and doctests,
 # `cargo test --doc guide::`), its Python by ci/python.sh (python/tests/test_guide.py).
 #
 # mdBook is installed by cargo into target/tools where it is missing, unoptimized: that takes about four minutes on two cores.

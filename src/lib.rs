@@ -146,7 +146,7 @@ mod tuning;
 #[cfg(feature = "webdataset")]
 pub mod webdataset;
 
-/// The guide's lines (docs/guide), each page's as doctests of a module: `cargo test --doc guide::`. The snippets of Python are run by
+/// The guide's lines (docs/guide), each page's as doctests of a module: `cargo test --doc guide::`. (The programs of its first pages are tests/start.) The snippets of Python are run by
 /// python/tests/test_guide.py.
 #[cfg(all(
     doctest,

@@ -2,7 +2,7 @@
 
 - each link to a page, an anchor or a file of the book leads there;
 - each link to a file of this repository, by its address on the main branch, names one that is in this working tree, and an anchor that it has;
-- each page is in SUMMARY.md, has a picture where it includes one, and is run as doctests (src/lib.rs) if it has Rust.
+- each page is in SUMMARY.md, has a picture where it includes one, and is run if it has Rust: as doctests (src/lib.rs), or as a program (tests/start).
 
 It asks nothing of any network. Links to other sites are counted, and not followed.
 """
@@ -88,12 +88,14 @@ def wrong_sources():
     wrong = []
     summary = (SOURCES / "SUMMARY.md").read_text()
     doctests = (ROOT / "src" / "lib.rs").read_text()
+    programs = (ROOT / "tests" / "start" / "main.rs").read_text()
     for path in sorted(SOURCES.rglob("*.md")):
         name, text = str(path.relative_to(SOURCES)), path.read_text()
         if name != "SUMMARY.md" and f"({name})" not in summary:
             wrong.append(f"{name}: it is not in SUMMARY.md")
-        if re.search(r"^```rust", text, re.MULTILINE) and f'"{name}"' not in doctests:
-            wrong.append(f"{name}: it has Rust, and is not among the doctests of src/lib.rs")
+        is_run = f'"{name}"' in doctests or f'docs/guide/src/{name}"' in programs
+        if re.search(r"^```rust", text, re.MULTILINE) and not is_run:
+            wrong.append(f"{name}: it has Rust, and is neither among the doctests of src/lib.rs nor among the programs of tests/start")
         for included in re.findall(r"\{\{#include ([^}:]+)", text):
             if not (path.parent / included.strip()).is_file():
                 wrong.append(f"{name}: it includes {included}, which is not there")
