@@ -131,7 +131,7 @@ pub(crate) const SENT_TOGETHER_BYTES: usize = 1 << 20;
 /// Chosen: a copy of 4 MiB takes 80 us at 50 GB/s, as long as waking a thread. To send 38 MB in five parts takes some 25 calls of the driver
 /// (counted), of up to 10 us (measured, an H200's host, 2026-11-28).
 /// Elsewhere: on a slower link, smaller ones would do.
-pub(crate) const LEFT_TO_WORKERS_BYTES: usize = if cfg!(shuttle) { 0 } else { 4 << 20 };
+pub(crate) const LEFT_TO_WORKERS_BYTES: usize = if cfg!(shuttle) { 1 } else { 4 << 20 };
 
 /// One batch of so many is sent alone, so that how long it is processed can be measured.
 ///
