@@ -71,6 +71,20 @@ def test_pictures_of_unlike_sizes(pictures):
     assert "transform" in is_pythons(failed.value)
 
 
+class WantsPil:
+    __module__ = "torchvision.transforms.transforms"  # as torchvision's Resize does
+
+    def __call__(self, picture):
+        raise TypeError(f"img should be PIL Image. Got {type(picture)}")
+
+
+def test_a_transform_of_torchvisions_that_wants_a_pil_image(pictures):
+    loader = DataLoader(pinfeed.ImageFolder(pictures, WantsPil()), batch_size=4)
+    with pytest.raises(TypeError, match="PIL Image") as failed:
+        next(iter(loader))
+    assert any("ToPILImage" in note for note in failed.value.__notes__)
+
+
 def test_a_folder_without_classes(tmp_path):
     with pytest.raises(pinfeed.Error, match="pinfeed.ImageFolder.from_list") as failed:
         pinfeed.ImageFolder(tmp_path)

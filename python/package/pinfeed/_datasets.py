@@ -127,6 +127,24 @@ class MappedDataset(Dataset):
         self._source = _pinfeed.changed_source(self.dataset._source, function, False, output)
 
 
+def _explained(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The same function. If it is torchvision's and refuses the array that it gets, the error says what helps."""
+    if not type(function).__module__.startswith("torchvision."):
+        return function
+
+    def explained(picture: Any) -> Any:
+        try:
+            return function(picture)
+        except TypeError as error:
+            error.add_note(
+                "A function is given a picture as a NumPy array of shape [height, width, 3]. Begin with torchvision's ToPILImage(), or use "
+                "pinfeed.transforms, which has the same names and runs without Python."
+            )
+            raise
+
+    return explained
+
+
 def _transform(transform: Any) -> tuple[Any, Callable[[Any], Any] | None]:
     """The transform of ours, and the function that follows it."""
     if transform is None:
@@ -136,7 +154,7 @@ def _transform(transform: Any) -> tuple[Any, Callable[[Any], Any] | None]:
     if isinstance(transform, _Step):
         return Compose([transform])._native, None
     if callable(transform):
-        return None, transform
+        return None, _explained(transform)
     raise OptionError(f"transform={transform!r}: it is one of pinfeed.transforms, or a function")
 
 
