@@ -130,7 +130,7 @@ fn cause_of(error: &Error) -> Option<&(dyn StdError + 'static)> {
     }
 }
 
-/// What messages advise in Rust, and in Python. (python/tests/test_errors.py looks at what becomes of them.)
+/// What messages advise in Rust, and in Python. (python/tests/test_words.py looks at what becomes of them.)
 const ADVICE: &[(&str, &str)] = &[
     (
         "or where lengths differ use pinfeed::Padded or pinfeed::Ragged",
