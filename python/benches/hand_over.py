@@ -1,7 +1,7 @@
 """What a batch that arrives on the GPU costs the thread that takes it, by its size: `python python/benches/hand_over.py`.
 
 It needs torch with CUDA. A line has the thread's own time and the time that passes, for each batch of one tensor, in a loop that does nothing
-else. The last lines are the driver's calls of which a hand-over is made, by torch: the copy of 38 MiB within the GPU, and to it, an event that is recorded or
+else, and in one whose step keeps the GPU busy for 10 ms, two of which are queued at most. The last lines are the driver's calls of which a hand-over is made, by torch: the copy of 38 MiB within the GPU, and to it, an event that is recorded or
 waited for, and the first copy behind a millisecond in which the thread slept.
 """
 
@@ -29,6 +29,34 @@ def of_loader(output, size, workers):
     print(f"{output}, {size} bytes, {workers} workers: {1e6 * own / count:.1f} us of the thread, {1e6 * passed / count:.1f} us a batch", flush=True)
 
 
+def behind_a_step(output, size, workers, steps=150):
+    """What `next` takes where the GPU has work, and workers wait for room."""
+    data = pinfeed.TensorDataset(np.zeros((512, size // 16), np.uint8))
+    with pinfeed.DataLoader(data, batch_size=16, num_workers=workers, device="cuda", depth=3, output=output) as loader:
+        queued, own, passed = [], [], []
+        while len(own) < steps:
+            batches = iter(loader)
+            while True:
+                cpu, wall = time.thread_time(), time.perf_counter()
+                batch = next(batches, None)
+                if batch is None:
+                    break
+                own.append(time.thread_time() - cpu)
+                passed.append(time.perf_counter() - wall)
+                torch.cuda._sleep(18_000_000)
+                queued.append(torch.cuda.Event())
+                queued[-1].record()
+                if len(queued) > 2:
+                    queued.pop(0).synchronize()
+    own, passed = sorted(own), sorted(passed)
+    middle, high = len(own) // 2, len(own) * 9 // 10
+    print(
+        f"{output}, {size} bytes, {workers} workers, a step of about 10 ms: {1e6 * own[middle]:.1f} us of the thread (the median; 9 of 10 below "
+        f"{1e6 * own[high]:.1f}), {1e6 * passed[middle]:.1f} us pass",
+        flush=True,
+    )
+
+
 def of_call(name, call, count=300):
     torch.cuda.synchronize()
     own, begun = time.thread_time(), time.perf_counter()
@@ -44,6 +72,9 @@ def main():
         for size in (4096, 1 << 20, LARGE):
             for workers in (2, 8):
                 of_loader(output, size, workers)
+    for output in ("torch", "dlpack"):
+        for size in (1 << 20, LARGE):
+            behind_a_step(output, size, 4)
     here = torch.zeros(LARGE, dtype=torch.uint8).pin_memory()
     there, other = torch.zeros(LARGE, dtype=torch.uint8, device="cuda"), torch.empty(LARGE, dtype=torch.uint8, device="cuda")
     event, stream = torch.cuda.Event(), torch.cuda.Stream()

@@ -24,6 +24,7 @@ mod early;
 mod epochs;
 mod gathered;
 mod hand_over;
+mod large;
 mod lent;
 mod listed;
 mod loaders;
@@ -96,6 +97,7 @@ fn main() -> ExitCode {
         epochs::TESTS,
         gathered::TESTS,
         hand_over::TESTS,
+        large::TESTS,
         dlpack::TESTS,
         lent::TESTS,
         listed::TESTS,
