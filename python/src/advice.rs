@@ -7,9 +7,6 @@ pub(crate) fn shown(stats: &Stats) -> String {
     format!("{}{}", stats.table(), sentence(stats))
 }
 
-/// Copying less takes less time than the driver's calls for it.
-const LITTLE_BYTES: u64 = 256 << 10;
-
 fn sentence(stats: &Stats) -> String {
     let more_workers = match stats.sizing.is_auto() {
         false => "raise num_workers",
@@ -61,7 +58,7 @@ fn sentence(stats: &Stats) -> String {
         Limit::Pinning => {
             "Page-locked memory limits the loop: raise prefetch, and let batches go sooner.".into()
         }
-        Limit::Transfer if stats.transfers.bytes / stats.transfers.count.max(1) < LITTLE_BYTES => {
+        Limit::Submission => {
             "Submissions to the GPU limit the loop: the copies are so small that starting one costs more. Raise batch_size, or depth.".into()
         }
         Limit::Transfer => {

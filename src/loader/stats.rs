@@ -3,6 +3,7 @@
 mod limit;
 mod parts;
 mod table;
+mod verdict;
 
 use std::iter::Sum;
 use std::ops::{Add, AddAssign};
@@ -385,5 +386,28 @@ impl Add for Stats {
 impl Sum for Stats {
     fn sum<I: Iterator<Item = Stats>>(stats: I) -> Stats {
         stats.fold(Stats::default(), Add::add)
+    }
+}
+
+#[cfg(test)]
+mod testing {
+    use super::*;
+
+    pub(super) fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    pub(super) fn timed(total: Duration) -> Timed {
+        Timed {
+            total,
+            ..Timed::default()
+        }
+    }
+
+    pub(super) fn made(batches: u64) -> MadeStats {
+        MadeStats {
+            batches,
+            ..MadeStats::default()
+        }
     }
 }

@@ -8,6 +8,9 @@ use crate::tuning::{COPYING_BYTES_PER_10_NS, COPYING_WORKERS, GATHERED_ROW_BYTES
 /// Of a shorter loop, it is not said what limits it: threads that start, and first batches, are most of it.
 const SHORTEST_JUDGED: Duration = Duration::from_millis(10);
 
+/// Copying less takes less time (5 us at 50 GB/s) than the driver's calls for it.
+const LITTLE_BYTES: u64 = 256 << 10;
+
 /// What limits a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
@@ -30,7 +33,9 @@ pub enum Limit {
     Collating,
     /// Taking slabs, or waiting for them.
     Pinning,
-    /// The copies to the device.
+    /// Submitting copies to the device: they are so small that starting one costs more than what it copies.
+    Submission,
+    /// The copies to the device: the link.
     Transfer,
 }
 
@@ -58,12 +63,22 @@ impl Stats {
             (Limit::DeviceDecoding, of_each(self.decoder.decoding)),
             (Limit::Collating, self.collating.total / workers),
             (Limit::Pinning, self.pinning.max(self.slab_wait.total)),
-            (Limit::Transfer, of_each(self.transfers.total)),
+            (self.sending(), of_each(self.transfers.total)),
         ];
         stages
             .into_iter()
             .max_by_key(|(_, time)| *time)
             .map_or(Limit::Unknown, |(limit, _)| limit)
+    }
+
+    /// What limits a loop that sending limits.
+    fn sending(&self) -> Limit {
+        let each = self.transfers.bytes / self.transfers.count.max(1);
+        if each < LITTLE_BYTES {
+            Limit::Submission
+        } else {
+            Limit::Transfer
+        }
     }
 
     /// Where loading limits the loop and is little more than copying long rows, which a device could gather itself
