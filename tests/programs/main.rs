@@ -156,6 +156,7 @@ programs! {
     warm_start,
     warm_up,
     where_time_goes,
+    which_knob,
 }
 
 /// What the README shows compiles, line by line.
