@@ -134,7 +134,7 @@ fn a_large_batch_that_fails_takes_its_place(backend: &Backend) {
     for depth in [0, 2] {
         let failing = from_fn(LEN, |index, _| match index {
             17 => Err("this sample is broken".into()),
-            30 => panic!("this sample panics"),
+            30 => watch::provoked("this sample panics"),
             _ => Ok((row(index), index as i64)),
         });
         let loader = loader(failing, 2, device);
