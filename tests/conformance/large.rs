@@ -27,8 +27,9 @@ pub const TESTS: &[Test] = &[
 ];
 
 const LEN: u64 = 44;
-const ROW: usize = 1 << 20;
-/// Ten batches of 4.5 MiB, and one of 3.4.
+/// How many words a row has: 1.1 MiB.
+const ROW: usize = 294_144;
+/// Eleven batches of 4.5 MiB.
 const BATCH_SIZE: usize = 4;
 const BATCHES: usize = LEN as usize / BATCH_SIZE;
 
@@ -37,7 +38,7 @@ type Arrived = (DeviceTensor<u32>, DeviceTensor<i64>);
 
 /// Rows that tell their index, a word in four of which differs by its place.
 fn row(index: u64) -> Vec<u32> {
-    let mut words = vec![index as u32; ROW / 4 + 32_000];
+    let mut words = vec![index as u32; ROW];
     for (place, word) in words.iter_mut().enumerate().step_by(4) {
         *word = place as u32 ^ (index as u32) << 20;
     }
@@ -65,8 +66,8 @@ fn check((rows, indices): &Arrived, number: usize) {
     let first = (number * BATCH_SIZE) as i64;
     let expected: Vec<i64> = (first..first + BATCH_SIZE as i64).collect();
     assert_eq!(indices.as_slice(), expected);
-    let words = rows.len() / expected.len();
-    for (got, index) in rows.as_slice().chunks_exact(words).zip(expected) {
+    assert_eq!(rows.len(), expected.len() * ROW);
+    for (got, index) in rows.as_slice().chunks_exact(ROW).zip(expected) {
         assert!(got == row(index as u64), "sample {index} has other bytes");
     }
 }
@@ -150,6 +151,11 @@ fn a_large_batch_that_fails_takes_its_place(backend: &Backend) {
             assert_eq!(failed.len(), 2, "{failed:?}");
             assert_eq!((failed[0].0, failed[1].0), (4, 7));
             assert!(failed[0].1.contains("sample 17"), "{}", failed[0].1);
+            assert!(
+                failed[1].1.contains("this sample panics"),
+                "{}",
+                failed[1].1
+            );
         }
     }
     assert_eq!(device.memory().leaked, 0);
@@ -164,7 +170,7 @@ fn large_and_small_batches_take_turns(backend: &Backend) {
     let large = loader(samples(), 2, device);
     let mut steps = small.epochs(0..).prefetch_to_device(device, 3);
     let mut small = steps.next().unwrap();
-    let mut at = 0;
+    let (mut at, mut seen) = (0, 0);
     for epoch in large.epochs(0..2).prefetch_to_device(device, 2) {
         for (number, batch) in epoch.enumerate() {
             for _ in 0..20 {
@@ -181,11 +187,13 @@ fn large_and_small_batches_take_turns(backend: &Backend) {
                 for (row, index) in rows.as_slice().chunks_exact(3).zip(indices.as_slice()) {
                     assert_eq!((*index, row), (at, [at as u32; 3].as_slice()));
                     at += 1;
+                    seen += 1;
                 }
             }
             check(&batch.unwrap(), number);
         }
     }
     drop(small);
+    assert!(seen > 2_000, "{seen} small samples"); // more than two epochs of them
     assert_eq!(device.memory().leaked, 0);
 }

@@ -33,7 +33,7 @@ pub fn main() -> Result<(), Box<dyn Error>> {
         match stats.limit() {
             Limit::Loading if workers < 64 => workers *= 2,
             Limit::Consumer => break stats,
-            other => return Err(format!("{other:?} limits the loop: no number of workers changes that").into()),
+            other => return Err(format!("with {workers} workers, {other:?} limits the loop").into()),
         }
     };
     println!("{workers} workers are enough");
