@@ -427,12 +427,7 @@ mod tests {
         assert!(stats.to_string().contains(some), "{stats}");
     }
 
-    /// No advice that `build` would refuse, or that changes nothing.
-
-    /// A stage of each kind, and what is said of it.
-
     /// Two devices that share an epoch take as long as the longer one; in the sum of what each says, they would not.
-
     #[test]
     fn loops_side_by_side_take_as_long_as_the_longest() {
         let device = |each: u64| Stats {
@@ -454,8 +449,6 @@ mod tests {
         );
         assert_eq!(Stats::side_by_side(&[]), Stats::default());
     }
-
-    /// Four devices: each link is busy for half of the time, and the workers for all of it.
 
     #[test]
     fn bad_samples_are_told_by_the_words_of_the_fields() {

@@ -205,6 +205,7 @@ mod tests {
         );
     }
 
+    /// No advice that `build` would refuse, or that changes nothing.
     #[test]
     fn the_advice_is_for_the_loop_at_hand() {
         let fed = Stats {
@@ -272,6 +273,7 @@ mod tests {
         );
     }
 
+    /// A stage of each kind, and what is said of it.
     #[test]
     fn each_stage_has_its_advice() {
         let of = |stage: fn(&mut Stats) -> &mut Duration| {
@@ -337,6 +339,7 @@ mod tests {
         );
     }
 
+    /// Four devices: each link is busy for half of the time, and the workers for all of it.
     #[test]
     fn links_of_several_devices_are_not_one_link() {
         let device = Stats {
