@@ -133,7 +133,10 @@ pub(crate) trait AnyEpochs: Send {
 
 /// An epoch.
 pub(crate) trait AnyEpoch: Send {
+    /// Of a device's batches, [`wake_workers`](AnyEpoch::wake_workers) is to follow, behind the hand-over.
     fn next(&mut self, timeout: Duration) -> TryNext<Result<Handed>>;
+
+    fn wake_workers(&self) {}
 
     fn number(&self) -> u64;
 
@@ -282,7 +285,7 @@ impl<B: IntoTree, K: AnyKind> AnyEpoch for Epoch<'static, B, K> {
 
 impl<B: IntoTree, K: AnyKind> AnyEpoch for Sent<DeviceEpoch<'static, B, K>> {
     fn next(&mut self, timeout: Duration) -> TryNext<Result<Handed>> {
-        map(self.inner.next_timeout(timeout), |batch| {
+        map(self.inner.next_without_waking(timeout), |batch| {
             let mut finish = self.finish.clone();
             let tree = B::device_tree(batch);
             Handed::Device(tree.map(&mut |leaf: DeviceLeaf| DeviceLeaf {
@@ -290,6 +293,10 @@ impl<B: IntoTree, K: AnyKind> AnyEpoch for Sent<DeviceEpoch<'static, B, K>> {
                 ..leaf
             }))
         })
+    }
+
+    fn wake_workers(&self) {
+        self.inner.wake_workers();
     }
 
     fn number(&self) -> u64 {

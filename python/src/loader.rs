@@ -581,6 +581,17 @@ impl PyEpoch {
         }
     }
 
+    /// Behind the hand-over: a worker that is woken calls the driver, which serves one thread at a time.
+    fn wake_workers(&self, py: Python<'_>) {
+        // (A thread that has the epoch meanwhile wakes them.)
+        if self.shared.device.is_some()
+            && let Ok(Some(epoch)) = self.slot.take(py)
+        {
+            epoch.wake_workers();
+            self.put(py, Stage::Here(epoch));
+        }
+    }
+
     fn put(&self, py: Python<'_>, place: Stage) {
         if let Some(closed) = self.slot.put(place) {
             py.detach(|| wait_for(Some(dispose(closed))));
@@ -619,7 +630,9 @@ impl PyEpoch {
                 TryNext::NotYet => {}
                 TryNext::Batch(Ok(batch)) => {
                     self.put(py, Stage::Here(epoch));
-                    return self.object(py, batch).map(Some);
+                    let object = self.object(py, batch);
+                    self.wake_workers(py);
+                    return object.map(Some);
                 }
                 TryNext::Batch(Err(error)) => {
                     self.put(py, Stage::Here(epoch));

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use pinfeed::loader::TryNext;
 use pinfeed::{DataLoader, Dataset, Device, DeviceTensor, Tensor, from_fn};
 
 use crate::Test;
@@ -23,6 +24,10 @@ pub const TESTS: &[Test] = &[
     (
         "large_and_small_batches_take_turns",
         large_and_small_batches_take_turns,
+    ),
+    (
+        "a_loop_wakes_workers_itself_or_never",
+        a_loop_wakes_workers_itself_or_never,
     ),
 ];
 
@@ -56,7 +61,11 @@ where
     let builder = DataLoader::builder(dataset)
         .batch_size(BATCH_SIZE)
         .num_workers(workers);
-    builder.prefetch(2).pin_memory(device).build().unwrap()
+    let builder = match workers {
+        0 => builder,
+        _ => builder.prefetch(2),
+    };
+    builder.pin_memory(device).build().unwrap()
 }
 
 /// Copies it back, and compares each byte with what the samples of batch `number` are.
@@ -195,5 +204,34 @@ fn large_and_small_batches_take_turns(backend: &Backend) {
     }
     drop(small);
     assert!(seen > 2_000, "{seen} small samples"); // more than two epochs of them
+    assert_eq!(device.memory().leaked, 0);
+}
+
+/// Behind each batch, behind some, or behind none: each batch comes, with and without workers, large and small; and where it is left, the next
+/// epoch comes.
+fn a_loop_wakes_workers_itself_or_never(backend: &Backend) {
+    let device = &backend.device;
+    for workers in [0, 1, 3] {
+        let loader = loader(samples(), workers, device);
+        for (wakes_one_in, depth) in [(1, 2), (3, 0), (usize::MAX, 0), (usize::MAX, 3)] {
+            for most in [2, usize::MAX] {
+                let mut epoch = loader.epoch(0).prefetch_to_device(device, depth);
+                let mut number = 0;
+                while number < most {
+                    match epoch.next_without_waking(Duration::from_secs(1)) {
+                        TryNext::Batch(batch) => check(&batch.unwrap(), number),
+                        TryNext::NotYet => continue,
+                        TryNext::End => break,
+                    }
+                    number += 1;
+                    if number.is_multiple_of(wakes_one_in) {
+                        epoch.wake_workers();
+                    }
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                assert_eq!(number, most.min(BATCHES));
+            }
+        }
+    }
     assert_eq!(device.memory().leaked, 0);
 }

@@ -6,7 +6,7 @@ use pinfeed::{Batch, DataLoader, Ragged, Tensor, from_fn};
 
 use crate::explore::explore;
 use crate::support::{
-    How, Pin, back, below, check, check_all_back, check_held, check_made, coin, device,
+    How, Pin, back, below, check, check_all_back, check_held, check_made, coin, device, next,
 };
 
 /// Who drops each batch before the next gets all of them page-locked, in no more slabs than the epoch has a share of.
@@ -82,7 +82,7 @@ fn batches_are_sent_ahead() {
             let mut batches = loader.epoch(epoch).prefetch_to_device(&device, depth);
             for number in 0..how.batches() {
                 assert_eq!(batches.len(), how.batches() - number);
-                let there = batches.next().unwrap().unwrap();
+                let there = next(&mut batches).unwrap().unwrap();
                 check_held(&device, how.held(depth));
                 if reads {
                     check(&back(&there).unwrap(), how.samples_of(number));

@@ -6,7 +6,7 @@ use shuttle::thread;
 use crate::explore::explore;
 use crate::support::{
     BLOCK, How, Pair, PairOnDevice, Pin, SAMPLE_BYTES, below, check_all_back, check_error,
-    check_held, check_made, check_there, coin, device, panic_quietly, sample,
+    check_held, check_made, check_there, coin, device, next, panic_quietly, sample,
 };
 
 /// Samples whose size is known before one is loaded; one of them is broken.
@@ -78,7 +78,7 @@ fn parts_make_up_their_batches() {
             let mut batches = loader.epoch(epoch).prefetch_to_device(&device, depth);
             for number in 0..how.batches() {
                 assert_eq!(batches.len(), how.batches() - number);
-                let there = batches.next().unwrap().unwrap();
+                let there = next(&mut batches).unwrap().unwrap();
                 check_held(&device, 1 + depth);
                 check_there(&there, how.samples_of(number));
             }
@@ -174,7 +174,7 @@ fn a_part_that_fails_fails_its_batch() {
             let mut batches = loader.epoch(epoch).prefetch_to_device(&device, below(3));
             for number in 0..how.batches() {
                 let samples = how.samples_of(number);
-                match batches.next().unwrap() {
+                match next(&mut batches).unwrap() {
                     Ok(there) => {
                         assert!(!samples.contains(&broken));
                         sender.send((samples, there)).unwrap();
@@ -205,7 +205,7 @@ fn epochs_in_parts_are_left() {
         for epoch in 0..3 {
             let mut batches = loader.epoch(epoch).prefetch_to_device(&device, below(3));
             for number in 0..below(how.batches() + 1) {
-                let there = batches.next().unwrap().unwrap();
+                let there = next(&mut batches).unwrap().unwrap();
                 match coin() {
                     true => kept.push((number, there)),
                     false => drop(there),

@@ -2,10 +2,11 @@
 
 use std::ops::Range;
 use std::panic::resume_unwind;
+use std::time::Duration;
 
 use pinfeed::collate::Collate;
 use pinfeed::device::Hostile;
-use pinfeed::loader::Builder;
+use pinfeed::loader::{Builder, DeviceEpoch, TryNext};
 use pinfeed::sampler::BatchSampler;
 use pinfeed::{Batch, DataLoader, Dataset, Device, DeviceTensor, Error, Result, Tensor, from_fn};
 use shuttle::rand::{RngCore, thread_rng};
@@ -280,4 +281,20 @@ pub fn check_error(error: &Error, index: u64) {
         Error::Sample(id, _) | Error::SamplePanicked(id, _) => assert_eq!(id.index, index),
         other => panic!("sample {index}: {other}"),
     }
+}
+
+/// The next batch, behind which the epoch wakes workers, or the loop does, or none of them.
+pub fn next<B: Batch>(batches: &mut DeviceEpoch<'_, B>) -> Option<Result<B::OnDevice>> {
+    if coin() {
+        return batches.next();
+    }
+    let next = match batches.next_without_waking(Duration::MAX) {
+        TryNext::Batch(batch) => Some(batch),
+        TryNext::End => None,
+        TryNext::NotYet => panic!("it waits for ever"),
+    };
+    if coin() {
+        batches.wake_workers();
+    }
+    next
 }

@@ -123,6 +123,26 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
         TryNext::of(self.poll(until(timeout)))
     }
 
+    /// Waits for the next batch as [`next_timeout`](DeviceEpoch::next_timeout), and leaves it to the caller to wake workers
+    /// ([`wake_workers`](DeviceEpoch::wake_workers)).
+    ///
+    /// For a loop that copies each batch into memory of its own at once: a worker that is woken may send, and the driver serves one thread
+    /// at a time, so that the copy would wait for it.
+    pub fn next_without_waking(&mut self, timeout: Duration) -> TryNext<Result<B::OnDevice>> {
+        TryNext::of(self.poll_quietly(until(timeout)))
+    }
+
+    /// Wakes workers to load and send what there is room for, as [`next`](Iterator::next) does with the batch in hand.
+    ///
+    /// Behind [`next_without_waking`](DeviceEpoch::next_without_waking); otherwise it does nothing of use. Without it, no batch is lost, but
+    /// workers may sleep until the loop asks for the next one.
+    pub fn wake_workers(&self) {
+        // (While enough is on its way, they are not woken: what they would make in the room that there is would not be waited for.)
+        if !self.has_enough {
+            self.epoch.pipeline().wake_workers();
+        }
+    }
+
     /// The epoch, on the host.
     pub(super) fn inner(&self) -> &Epoch<'a, B, K> {
         &self.epoch
@@ -231,23 +251,26 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
     }
 
     fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
+        let next = self.poll_quietly(patience);
+        // Last, with the batch in hand and everything ready sent.
+        self.wake_workers();
+        next
+    }
+
+    /// Does not wake workers unless it waits.
+    fn poll_quietly(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
         if let Some(refused) = self.epoch.refuses(true, patience) {
             return refused;
         }
         self.queue.target().device().inner.sweep_with_batch();
         let next = self.advance(patience);
-        // Last, with the batch in hand and everything ready sent. (While enough is on its way, workers are not woken: what they would
-        // make in the room that there is would not be waited for.)
-        if !self.has_enough {
-            self.epoch.pipeline().wake_workers();
-        }
         if !matches!(next, Poll::Ready(None)) {
             self.epoch.resumes();
         }
         next
     }
 
-    /// Leaves what may be sent now to a worker, which [`poll`](DeviceEpoch::poll) wakes.
+    /// Leaves what may be sent now to a worker, which [`wake_workers`](DeviceEpoch::wake_workers) wakes.
     fn leaves_made(&self) -> bool {
         self.allow_following();
         let (pipeline, handle) = (self.epoch.pipeline(), self.epoch.handle());
