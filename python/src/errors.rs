@@ -160,6 +160,28 @@ const ADVICE: &[(&str, &str)] = &[
         "",
     ),
     (" (Device::set_pinned_budget_bytes)", ""),
+    (
+        "use shuffle(true), or give BlockSampler::with_tracks",
+        "give shuffle=True, and tracks, for instance",
+    ),
+    ("BlockSampler::with_tracks", "tracks"),
+    (
+        "TokenFile::megatron takes both",
+        "format=\"megatron\" takes both",
+    ),
+    ("TokenFile::llm_c opens it", "format=\"llm.c\" opens it"),
+    (
+        "TokenFile::raw opens files without one",
+        "format=\"raw\" opens files without one",
+    ),
+    (
+        "leave such samples out with OnError::Skip",
+        "leave such samples out with on_error=\"skip\"",
+    ),
+    (
+        "that are adrift (Device::sweep)",
+        "that are adrift (loader.sweep())",
+    ),
 ];
 
 /// A message with the names that Python has.

@@ -6,6 +6,8 @@ use std::io::Write;
 
 use log::{LevelFilter, Log, Metadata, Record};
 
+use crate::errors::in_python;
+
 struct Stderr;
 
 impl Log for Stderr {
@@ -16,10 +18,10 @@ impl Log for Stderr {
     fn log(&self, record: &Record<'_>) {
         // (Other crates of the wheel log, too.)
         if self.enabled(record.metadata()) && record.target().starts_with("pinfeed") {
+            let level = record.level().as_str().to_lowercase();
             let line = format!(
-                "pinfeed: {}: {}\n",
-                record.level().as_str().to_lowercase(),
-                record.args()
+                "pinfeed: {level}: {}\n",
+                in_python(record.args().to_string())
             );
             let _ = std::io::stderr().write_all(line.as_bytes()); // it may be closed
         }

@@ -148,7 +148,7 @@ def test_shards_are_shuffled_and_resumed(shards):
     halves = zip(of_rank(0, 2, 2), of_rank(1, 2, 2))
     assert [sorted(first + second) for first, second in halves] == [sorted(batch) for batch in alone]
     assert sorted(sum(alone, [])) == list(range(24)) and alone != of_rank(0, 1, 1)
-    for options, match in (({"tracks": 0, "shuffle": True}, "with_tracks"), ({"tracks": 4}, "shuffle=True")):
+    for options, match in (({"tracks": 0, "shuffle": True}, "^`tracks`: "), ({"tracks": 4}, "shuffle=True")):
         with pytest.raises(pinfeed.OptionError, match=match):
             DataLoader(pinfeed.WebDataset(f"{shards}/train-0000.tar", ["cls"]), **options)
     with pytest.raises(pinfeed.OptionError, match="no blocks"):

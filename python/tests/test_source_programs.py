@@ -17,6 +17,12 @@ def test_parquet(run_program, program, said):
     assert (status, out) == (0, said), err
 
 
+def test_shards_in_tracks(run_program, tmp_path):
+    status, out, err = run_program("tracks_and_ranks.py", tmp_path)
+    assert (status, out) == (0, "6 9 True True\n"), err
+    assert "Give tracks 16" in err and "::" not in err, err  # (eight for four ranks are few, the log says)
+
+
 @pytest.mark.parametrize(
     ("program", "said", "needs"),
     [

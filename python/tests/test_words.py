@@ -97,3 +97,18 @@ def test_a_machine_without_a_gpu():
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, env={"CUDA_VISIBLE_DEVICES": ""})
     assert done.returncode == 1 and "Error" in done.stderr
     is_pythons(done.stderr)
+
+
+@pytest.mark.parametrize(("format", "magic", "advised"), [("raw", 20240520, "llm.c"), ("llm.c", 7, "raw")])
+def test_tokens_of_another_format(tmp_path, format, magic, advised):
+    file = tmp_path / "tokens.bin"
+    np.array([magic, 1] + [0] * 254, np.uint32).tofile(file)
+    with pytest.raises(pinfeed.Error, match=f'format="{advised}"') as failed:
+        pinfeed.TokenDataset(file, 4, format=format)
+    is_pythons(failed.value)
+
+
+def test_tracks_that_are_none(tmp_path):
+    with pytest.raises(pinfeed.OptionError, match="no blocks") as failed:
+        DataLoader(pinfeed.TensorDataset(np.zeros(8)), shuffle=True, tracks=4)
+    is_pythons(failed.value)
