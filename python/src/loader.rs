@@ -636,6 +636,7 @@ impl PyEpoch {
                 }
                 TryNext::Batch(Err(error)) => {
                     self.put(py, Stage::Here(epoch));
+                    self.wake_workers(py);
                     return Err(exception(py, &error));
                 }
                 TryNext::End => {

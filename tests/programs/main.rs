@@ -88,6 +88,7 @@ programs! {
     one_batch,
     own_cores,
     own_items,
+    own_memory,
     owned_batches,
     packed_attention,
     pairs_in_batches,
