@@ -14,7 +14,7 @@ use crate::picture::Finish;
 use crate::tree::{DeviceLeaf, HostLeaf, IntoTree, Tree};
 
 /// The numbers of epochs.
-type Numbers = std::ops::RangeFrom<u64>;
+type Numbers = std::ops::Range<u64>;
 
 /// A batch, on its way to Python.
 pub(crate) enum Handed {
@@ -114,7 +114,8 @@ pub(crate) trait AnyLoader: Send + Sync {
     fn epoch(&self, number: u64) -> Box<dyn AnyEpoch>;
 
     /// Epochs from where a run stood.
-    fn resume(&self, state: &RunState) -> Result<Box<dyn AnyEpochs>>;
+    /// `prepares`: the epochs behind it follow, and are loaded ahead; otherwise there is this one.
+    fn resume(&self, state: &RunState, prepares: bool) -> Result<Box<dyn AnyEpochs>>;
 
     fn state(&self) -> RunState;
 
@@ -191,7 +192,7 @@ impl<B: IntoTree, K: AnyKind> AnyLoader for Loaded<B, K> {
     }
 
     fn epochs(&self, first: u64) -> Box<dyn AnyEpochs> {
-        self.sent(self.loader.owned_epochs(first..))
+        self.sent(self.loader.owned_epochs(first..u64::MAX))
     }
 
     fn epoch(&self, number: u64) -> Box<dyn AnyEpoch> {
@@ -205,8 +206,13 @@ impl<B: IntoTree, K: AnyKind> AnyLoader for Loaded<B, K> {
         }
     }
 
-    fn resume(&self, state: &RunState) -> Result<Box<dyn AnyEpochs>> {
-        let first = state.epoch()..;
+    fn resume(&self, state: &RunState, prepares: bool) -> Result<Box<dyn AnyEpochs>> {
+        let first = state.epoch();
+        let end = match prepares {
+            true => u64::MAX,
+            false => first.saturating_add(1),
+        };
+        let first = first..end;
         let epochs = match K::unwrapped(state) {
             Some(state) => self.loader.owned_resume(first, state)?,
             // (None of this kind's: `read_state` has refused it.)

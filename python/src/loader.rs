@@ -437,7 +437,8 @@ impl PyLoader {
     fn load_state(&self, py: Python<'_>, state: &str) -> PyResult<()> {
         let loader = self.0.loader(py)?;
         let state = loader.read_state(state).or_raise(py)?;
-        let epochs = py.detach(|| loader.resume(&state)).or_raise(py)?;
+        let prepares = self.0.prepares;
+        let epochs = py.detach(|| loader.resume(&state, prepares)).or_raise(py)?;
         let mut before = Some(epochs);
         let is_open = {
             let mut shared = lock(&self.0.state);
@@ -551,7 +552,7 @@ impl PyEpoch {
             return epoch;
         };
         py.detach(
-            || match loader.resume(before).map(|mut epochs| epochs.next()) {
+            || match loader.resume(before, false).map(|mut epochs| epochs.next()) {
                 Ok(Some(again)) => again,
                 _ => epoch,
             },

@@ -313,7 +313,7 @@ def test_epochs_opened_and_dropped_leave_nothing():
     before, count = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, threads()
     for _ in range(2000):
         next(iter(loader))
-    assert threads() == count
+    assert threads() <= count  # (those of earlier tests may end meanwhile)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 20_000  # KiB
 
 
