@@ -23,7 +23,7 @@ BATCH = 256
 
 
 def in_python(data, options, seconds):
-    """Samples a second, of epochs one after the other, behind two in which the loader warms up and finds its share, as in Rust."""
+    """Samples a second, of epochs one after the other, behind two in which the loader warms up and, as in Rust, finds its share."""
     with pinfeed.DataLoader(data, **options) as loader:
         for _ in range(2):
             for _ in loader:
@@ -48,8 +48,10 @@ def in_rust(program, *arguments):
 def compare(what, turns, python, rust):
     ours, rusts = [], []
     for turn in range(turns):
-        first, second = ((python, ours), (rust, rusts))[:: 1 if turn % 2 == 0 else -1]
-        for run, found in (first, second):
+        loops = [(python, ours), (rust, rusts)]
+        if turn % 2 == 1:
+            loops.reverse()
+        for run, found in loops:
             found.append(run())
     ratio = sum(ours) / sum(rusts)
     print(f"{what:24} Python {np.mean(ours):9.0f}   Rust {np.mean(rusts):9.0f} samples/s   {ratio:.3f}   ({', '.join(f'{a / b:.3f}' for a, b in zip(ours, rusts))})", flush=True)

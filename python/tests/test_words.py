@@ -106,9 +106,3 @@ def test_tokens_of_another_format(tmp_path, format, magic, advised):
     with pytest.raises(pinfeed.Error, match=f'format="{advised}"') as failed:
         pinfeed.TokenDataset(file, 4, format=format)
     is_pythons(failed.value)
-
-
-def test_tracks_that_are_none(tmp_path):
-    with pytest.raises(pinfeed.OptionError, match="no blocks") as failed:
-        DataLoader(pinfeed.TensorDataset(np.zeros(8)), shuffle=True, tracks=4)
-    is_pythons(failed.value)

@@ -207,8 +207,7 @@ fn large_and_small_batches_take_turns(backend: &Backend) {
     assert_eq!(device.memory().leaked, 0);
 }
 
-/// Behind each batch, behind some, or behind none: each batch comes, with and without workers, large and small; and where it is left, the next
-/// epoch comes.
+/// Behind each batch, behind some, or behind none: each batch comes, with and without workers; and where an epoch is left, it comes again.
 fn a_loop_wakes_workers_itself_or_never(backend: &Backend) {
     let device = &backend.device;
     for workers in [0, 1, 3] {

@@ -110,7 +110,7 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
     /// not sent ahead, for which it may wait for device memory that the program gave back and whose kernels have not run. With
     /// `num_workers(0)`, it loads the batch.
     pub fn try_next(&mut self) -> TryNext<Result<B::OnDevice>> {
-        TryNext::of(self.poll(Patience::None))
+        TryNext::of(self.poll(Patience::None, true))
     }
 
     /// Waits for the next batch for at most `timeout`, and says whether the epoch is over if none has come. As
@@ -120,22 +120,30 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
     ///
     /// Blocks for at most `timeout`; the rest is as with [`try_next`](DeviceEpoch::try_next).
     pub fn next_timeout(&mut self, timeout: Duration) -> TryNext<Result<B::OnDevice>> {
-        TryNext::of(self.poll(until(timeout)))
+        TryNext::of(self.poll(until(timeout), true))
     }
 
     /// Waits for the next batch as [`next_timeout`](DeviceEpoch::next_timeout), and leaves it to the caller to wake workers
     /// ([`wake_workers`](DeviceEpoch::wake_workers)).
     ///
-    /// For a loop that copies each batch into memory of its own at once: a worker that is woken may send, and the driver serves one thread
-    /// at a time, so that the copy would wait for it.
+    /// For a loop that copies each batch into memory of its own at once. A worker that is woken may send, and the driver serves one thread
+    /// at a time, so the copy would wait for that worker.
+    ///
+    /// # Synchronization
+    ///
+    /// As [`next_timeout`](DeviceEpoch::next_timeout). If it has to wait, it wakes workers first.
     pub fn next_without_waking(&mut self, timeout: Duration) -> TryNext<Result<B::OnDevice>> {
-        TryNext::of(self.poll_quietly(until(timeout)))
+        TryNext::of(self.poll(until(timeout), false))
     }
 
     /// Wakes workers to load and send what there is room for, as [`next`](Iterator::next) does with the batch in hand.
     ///
-    /// Behind [`next_without_waking`](DeviceEpoch::next_without_waking); otherwise it does nothing of use. Without it, no batch is lost, but
-    /// workers may sleep until the loop asks for the next one.
+    /// It belongs behind [`next_without_waking`](DeviceEpoch::next_without_waking), also where that gave an error; the other calls wake workers
+    /// themselves. A loop that leaves it out loses no batch, but workers may sleep until the loop asks for the next one.
+    ///
+    /// # Synchronization
+    ///
+    /// Does not wait for workers or the device.
     pub fn wake_workers(&self) {
         // (While enough is on its way, they are not woken: what they would make in the room that there is would not be waited for.)
         if !self.has_enough {
@@ -250,20 +258,16 @@ impl<'a, B: Batch, K: Kind> DeviceEpoch<'a, B, K> {
         learned.share.watch(watched, &handle.meter);
     }
 
-    fn poll(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
-        let next = self.poll_quietly(patience);
-        // Last, with the batch in hand and everything ready sent.
-        self.wake_workers();
-        next
-    }
-
-    /// Does not wake workers unless it waits.
-    fn poll_quietly(&mut self, patience: Patience) -> Poll<Option<Result<B::OnDevice>>> {
+    /// `wakes`: workers are woken, last, with the batch in hand and everything ready sent. (Otherwise only if the call waits.)
+    fn poll(&mut self, patience: Patience, wakes: bool) -> Poll<Option<Result<B::OnDevice>>> {
         if let Some(refused) = self.epoch.refuses(true, patience) {
             return refused;
         }
         self.queue.target().device().inner.sweep_with_batch();
         let next = self.advance(patience);
+        if wakes {
+            self.wake_workers();
+        }
         if !matches!(next, Poll::Ready(None)) {
             self.epoch.resumes();
         }
@@ -289,7 +293,7 @@ impl<B: Batch, K: Kind> Iterator for DeviceEpoch<'_, B, K> {
     type Item = Result<B::OnDevice>;
 
     fn next(&mut self) -> Option<Result<B::OnDevice>> {
-        waited(self.poll(Patience::Forever))
+        waited(self.poll(Patience::Forever, true))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
