@@ -13,7 +13,7 @@ use shuttle::thread;
 use crate::explore::explore;
 use crate::support::{
     BLOCK, How, Pin, SLAB, below, check, check_all_back, check_error, check_there, coin, device,
-    sample,
+    next_and_wake, sample,
 };
 
 /// Counts the rows that were written into slabs.
@@ -211,9 +211,9 @@ fn batches_travel_while_the_program_is_busy() {
             }
         };
         let mut at = 0;
-        for epoch in loader.epochs(0..2).prefetch_to_device(&device, depth) {
+        for mut epoch in loader.epochs(0..2).prefetch_to_device(&device, depth) {
             travelled(at..at + depth); // before the first is asked for
-            for there in epoch {
+            while let Some(there) = next_and_wake(&mut epoch) {
                 travelled(at..at + depth + 1);
                 match there {
                     Ok(there) => check_there(&there, how.samples_of(at % how.batches())),

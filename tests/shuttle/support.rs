@@ -285,16 +285,26 @@ pub fn check_error(error: &Error, index: u64) {
 
 /// The next batch, behind which the epoch wakes workers, or the loop does, or none of them.
 pub fn next<B: Batch>(batches: &mut DeviceEpoch<'_, B>) -> Option<Result<B::OnDevice>> {
+    match coin() {
+        true => next_and_wake(batches),
+        false => next_without_waking(batches),
+    }
+}
+
+/// The same, where workers are woken: by the epoch or by the loop.
+pub fn next_and_wake<B: Batch>(batches: &mut DeviceEpoch<'_, B>) -> Option<Result<B::OnDevice>> {
     if coin() {
         return batches.next();
     }
-    let next = match batches.next_without_waking(Duration::MAX) {
+    let next = next_without_waking(batches);
+    batches.wake_workers();
+    next
+}
+
+fn next_without_waking<B: Batch>(batches: &mut DeviceEpoch<'_, B>) -> Option<Result<B::OnDevice>> {
+    match batches.next_without_waking(Duration::MAX) {
         TryNext::Batch(batch) => Some(batch),
         TryNext::End => None,
         TryNext::NotYet => panic!("it waits for ever"),
-    };
-    if coin() {
-        batches.wake_workers();
     }
-    next
 }
