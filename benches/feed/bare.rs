@@ -4,7 +4,9 @@
 
 use std::ffi::c_void;
 use std::ptr;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Barrier};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use cudarc::driver::{
@@ -17,6 +19,7 @@ use pinfeed::sampler::{RandomSampler, Sampler};
 
 use crate::gather::{Direction, Link, Rows, Slab};
 use crate::submit::BareCalls;
+use crate::target::{LIMIT, SLABS};
 use crate::window::{Measured, Window};
 use crate::{BoxError, Outcome};
 
@@ -441,6 +444,53 @@ impl Bare {
             let joined = scope.spawn(none_is_current).join();
             Ok(joined.map_err(|_| "a thread panicked")??)
         })
+    }
+}
+
+impl Bare {
+    /// Batches/s of threads that each fill slabs and copy them, so many batches a slab.
+    pub fn sending_rate(
+        &self,
+        threads: usize,
+        together: usize,
+        bytes: usize,
+        fill: impl Fn(usize, &mut [u8]) + Sync,
+    ) -> Outcome<f64> {
+        let (next, sent, longest_ns) =
+            (AtomicUsize::new(0), AtomicUsize::new(0), AtomicU64::new(0));
+        let all_ready = Barrier::new(threads);
+        let send = || -> Result<(), String> {
+            let link = PinnedLink::new(self, SLABS, bytes * together);
+            all_ready.wait(); // also a thread that has none: the others wait for it
+            let begun = Instant::now();
+            let run = |mut link: PinnedLink<'_>| -> Outcome<usize> {
+                let slabs = link.slabs();
+                let mut made = 0;
+                while made == 0 || begun.elapsed() < LIMIT {
+                    let slab = made % SLABS;
+                    link.finish(slab)?;
+                    let Slab { base, bytes: all } = slabs[slab];
+                    // SAFETY: the slab is that long and this thread's, and the copy of it that was under way is over.
+                    let slab_bytes = unsafe { std::slice::from_raw_parts_mut(base, all) };
+                    for batch in slab_bytes.chunks_exact_mut(bytes) {
+                        fill(next.fetch_add(1, Ordering::Relaxed), batch);
+                    }
+                    link.start(slab)?;
+                    made += 1;
+                }
+                Ok(made)
+            };
+            let made = link.and_then(run).map_err(|error| error.to_string())?;
+            sent.fetch_add(made * together, Ordering::Relaxed);
+            longest_ns.fetch_max(begun.elapsed().as_nanos() as u64, Ordering::Relaxed);
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let all: Vec<_> = (0..threads).map(|_| scope.spawn(send)).collect();
+            all.into_iter()
+                .try_for_each(|thread| thread.join().map_err(|_| "a thread panicked")?)
+        })?;
+        Ok(sent.into_inner() as f64 * 1e9 / longest_ns.into_inner() as f64)
     }
 }
 

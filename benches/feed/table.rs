@@ -1,7 +1,9 @@
 //! `table`: a million rows of 20 `f32` and a target in random order: what a row costs that is only copied.
 //!
 //! In host memory, the limit is a bare loop on as many threads, which copies the same rows in the same order into four slabs, and knows
-//! the order beforehand; on the way to a device, no more than bare copies of that size make. In the device's memory (`resident`: sent
+//! the order beforehand; on the way to a device, no more than bare copies of that size make. No loop does both at that rate, so beside it
+//! stand as many threads that gather into page-locked slabs and copy these, one batch a copy and four (`bare_batches_s`,
+//! `bare_four_batches_s`). In the device's memory (`resident`: sent
 //! ahead, and from the program's loop; `wide`: rows of 4 KiB), it is plain copies of a batch's size within that memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -160,6 +162,10 @@ impl Run<'_> {
             eprintln!("{}", loader.total_stats());
         }
         let limit = before.max(self.limit()?);
+        let sending = match self.variant {
+            "ahead" => self.bare_sending()?,
+            _ => [None; 2],
+        };
         let checked = self.check(&loader)?;
 
         let rate = batches as f64 / measured.window_s;
@@ -172,12 +178,46 @@ impl Run<'_> {
         record.gb_s = Some(rate * self.batch_bytes() / 1e9);
         record.limit_gb_s = Some(limit);
         record.pinned_mb = Some(device.memory().pinned_bytes as f64 / 1e6);
+        for (key, rate) in ["bare_batches_s", "bare_four_batches_s"]
+            .into_iter()
+            .zip(sending)
+        {
+            if let Some(rate) = rate {
+                record = record.with_number(key, rate);
+            }
+        }
         Ok(record
             .with("variant", self.variant)
             .with("rows", self.rows)
             .with_number("ns_per_row", 1e9 / rate / self.batch_size as f64)
             .with_number("limit_batches_s", limit * 1e9 / self.batch_bytes())
             .with("checked_batches", checked))
+    }
+
+    /// Batches/s of threads that gather into page-locked slabs and copy these: one batch a copy, and four.
+    fn bare_sending(&self) -> Outcome<[Option<f64>; 2]> {
+        let (rows, size) = (self.rows, self.batch_size);
+        let x = vec![[1u8; COLUMNS * size_of::<f32>()]; rows];
+        let y = vec![[1u8; size_of::<f32>()]; rows];
+        let mut order = vec![0; rows];
+        RandomSampler::with_seed(rows as u64, self.args.seed).indices(1, 0, &mut order);
+        let fill = |batch: usize, to: &mut [u8]| {
+            let order = &order[batch % (rows / size) * size..][..size];
+            let (to_x, to_y) = to.split_at_mut(size_of_val(&x[0]) * size);
+            let to_x = to_x.as_chunks_mut::<{ COLUMNS * size_of::<f32>() }>().0;
+            let to_y = to_y.as_chunks_mut::<{ size_of::<f32>() }>().0;
+            for (to, row) in to_x.iter_mut().zip(order) {
+                *to = x[*row as usize];
+            }
+            for (to, row) in to_y.iter_mut().zip(order) {
+                *to = y[*row as usize];
+            }
+        };
+        let rate = |together| {
+            let target = self.target;
+            target.bare_sending(self.workers, together, size * ROW_BYTES, fill)
+        };
+        Ok([rate(1)?, rate(4)?])
     }
 
     fn batch_bytes(&self) -> f64 {

@@ -72,6 +72,25 @@ impl Target {
         gather::rate(rows, threads, LIMIT, &slabs, &mut Memcpy::new(&slabs))
     }
 
+    /// Batches/s of threads that each fill page-locked slabs and copy them to the device, so many batches a slab, where it has bare copies.
+    /// `fill` writes a batch, by its number.
+    pub fn bare_sending(
+        &self,
+        threads: usize,
+        together: usize,
+        bytes: usize,
+        fill: impl Fn(usize, &mut [u8]) + Sync,
+    ) -> Outcome<Option<f64>> {
+        #[cfg(feature = "cuda")]
+        if let Some(bare) = &self.bare {
+            return bare
+                .sending_rate(threads.max(1), together, bytes, fill)
+                .map(Some);
+        }
+        let _ = (threads, together, bytes, fill);
+        Ok(None)
+    }
+
     /// GB/s and cores of gathering rows of registered memory by bare calls of the driver, where it has such.
     pub fn bare_gather(&self, rows: Rows<'_>) -> Outcome<Option<(f64, f64)>> {
         #[cfg(feature = "cuda")]
