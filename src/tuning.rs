@@ -101,16 +101,24 @@ pub(crate) const ROWS_AHEAD: usize = 8;
 /// Elsewhere: it is eight lines, which every processor can have under way.
 pub(crate) const FETCHED_ROW_BYTES: usize = 512;
 
-/// How many bytes of page-locked batches that take microseconds share a slab, at most.
+/// How many bytes of page-locked batches that take microseconds share a slab, at most; twice as many if [`TASKS_IN_RUN`] need them.
 ///
 /// Chosen: large enough for the longest runs of batches of a few KB, and small beside a core's cache.
 /// Elsewhere: batches of more than half as many bytes have a slab each, as all have that take longer.
 pub(crate) const RUN_SLAB_BYTES: usize = 256 << 10;
 
+/// How many page-locked batches a worker makes in a run, if that takes no longer than twice [`RUN_NS`]; and how many may be ahead for each run.
+///
+/// Measured: neighbours in a slab are one copy. The table of 84 bytes a row, sent ahead in batches of 1024 (an H200, medians of three or four
+/// turns, thousand batches/s): 2, 4 and 8 workers 51, 82 and 117; with two at most, in slabs of 256 KiB, 45, 84 and 94
+/// (`docs/performance.md`).
+/// Elsewhere: what a copy costs the driver is the same, however fast the link is.
+pub(crate) const TASKS_IN_RUN: usize = 4;
+
 /// How many such slabs may be ahead, where `prefetch` is not set.
 ///
 /// Chosen: two for each of eight workers; more workers would wait for the lock.
-/// Elsewhere: they take 4 MiB at most. (So do those of a larger `prefetch`, which are smaller.)
+/// Elsewhere: they take 8 MiB at most. (So do those of a larger `prefetch`, which are smaller.)
 pub(crate) const MOST_RUNS_AHEAD: usize = 16;
 
 /// How many small batches that are ready are sent to a device together.

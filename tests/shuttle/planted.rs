@@ -103,6 +103,7 @@ planted! {
     reserve_silence: "a reserve is given up in silence", "ahead::a_batch_that_fails_leaves_its_slab";
     failed_in_the_way: "a batch that failed stays in the way", "ahead::batches_travel_while_the_program_is_busy";
     quiet_lines: "a quiet session stays quiet when a worker has had it", "boundaries::epochs_may_be_taken_out_together";
+    left_for_good: "a worker leaves what it made to a consumer that is away", "ahead::batches_travel_while_the_program_is_busy";
     consumer_silence: "the consumer is not told", "loading::batches_come_in_order";
     sent_twice: "a task can be taken while it is sent", "loading::batches_are_sent_ahead";
     room_silence: "room wakes no worker", "ahead::slabs_are_filled_ahead";

@@ -1,7 +1,10 @@
 //! Small batches that take no time: a worker makes a run of them, in one slab that they share.
 
+use std::sync::Arc;
+
 use pinfeed::loader::OnError;
 use pinfeed::{Batch, DataLoader, Dataset, Device, Tensor, from_fn};
+use shuttle::sync::{Condvar, Mutex};
 use shuttle::thread;
 
 use crate::explore::explore;
@@ -206,6 +209,40 @@ fn bad_samples_are_in_runs() {
                 .for_each(|(number, there)| sees(number, there.and_then(|there| back(&there)))),
         }
         assert_eq!(loader.stats().unpinned.count, 0);
+        drop(loader);
+        check_all_back(&device);
+    });
+}
+
+/// Samples need that the program has got the batch before theirs. It does, also where one worker makes both in a run, and the consumer slept
+/// when the first was made.
+#[test]
+fn a_sample_waits_for_the_batch_before_its_own() {
+    explore("a_sample_waits_for_the_batch_before_its_own", || {
+        let how = How {
+            strict: true,
+            ..shared()
+        };
+        let device = device();
+        let given = Arc::new((Mutex::new(0), Condvar::new()));
+        let every = 1 + below(4);
+        let seen = Arc::clone(&given);
+        let dataset = from_fn(how.len, move |index, _| {
+            let batch = index as usize / how.batch;
+            let mut count = seen.0.lock().unwrap();
+            while batch.is_multiple_of(every) && *count < batch {
+                count = seen.1.wait(count).unwrap();
+            }
+            drop(count);
+            Ok(sample(index)?)
+        });
+        let loader = how.loader_of(dataset, &device);
+        let epoch = loader.epoch(0).prefetch_to_device(&device, 1 + below(3));
+        for (number, there) in epoch.enumerate() {
+            check_there(&there.unwrap(), how.samples_of(number));
+            *given.0.lock().unwrap() = number + 1;
+            given.1.notify_all();
+        }
         drop(loader);
         check_all_back(&device);
     });

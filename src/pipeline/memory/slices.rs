@@ -130,7 +130,7 @@ impl<B: Batch> Memory<B> {
             .slab_sizes
             .run
             .for_batch(slab.most_bytes, |bytes| {
-                bytes <= RUN_SLAB_BYTES && self.has_room_for_slabs(pinning, quota, bytes)
+                bytes <= 2 * RUN_SLAB_BYTES && self.has_room_for_slabs(pinning, quota, bytes)
             });
         // A slab that is larger than its run takes room that later batches may need, if the budget is small.
         let all_bytes = quota.limit().saturating_mul(slab.most_bytes);

@@ -771,11 +771,11 @@ fn small_tasks_are_made_whole() {
         }
         runs
     };
-    // Each of eight workers makes one, or two that share a slab, and the next may begin.
+    // Each of eight workers makes one, or four that share a slab, and the next may begin.
     let runs = of(true, 150, 84 << 10);
     assert_eq!(runs.len(), 32, "{runs:?}");
     let runs = of(true, 40, 84 << 10);
-    assert_eq!((runs.len(), runs[0].clone()), (16, 0..2));
+    assert_eq!((runs.len(), runs[0].clone()), (16, 0..4));
     let runs = of(true, 150, 200 << 10);
     assert_eq!(runs.len(), 16, "{runs:?}");
     // Workers share tasks that take long or are large, and all tasks where few may be ahead.

@@ -7,7 +7,9 @@ use super::entry::TaskId;
 use super::pace::Pace;
 use crate::device::Pieces;
 use crate::pipeline::plan::epoch_plan::{EpochPlan, Solo};
-use crate::tuning::{MOST_BATCHES_AHEAD, MOST_RUNS_AHEAD, RUN_NS, RUN_SLAB_BYTES, WHOLE_NS};
+use crate::tuning::{
+    MOST_BATCHES_AHEAD, MOST_RUNS_AHEAD, RUN_NS, RUN_SLAB_BYTES, TASKS_IN_RUN, WHOLE_NS,
+};
 
 /// How far ahead the tasks of an epoch are made. It is made anew for each look, under the shared lock, so everything is computed once.
 #[derive(Debug, Clone, Copy)]
@@ -92,13 +94,18 @@ impl Window {
         let is_whole =
             is_fast || solo.is_pinned && ns <= WHOLE_NS && solo.grows && is_small && most >= runs;
         let times = |of: u64| usize::try_from(of / ns.max(1)).unwrap_or(usize::MAX);
+        // Page-locked tasks of a run are sent together.
+        let longest = match solo.is_pinned {
+            true => times(RUN_NS).max(times(2 * RUN_NS).min(TASKS_IN_RUN)),
+            false => times(RUN_NS),
+        };
         let tasks = match solo.grows {
             false => usual,
             true => {
                 let fast = times(4 * RUN_NS);
-                // They keep all workers busy: each makes one, and the next may begin.
+                // They keep all workers busy: each makes a run, and the next is there or may begin.
                 let fast = match solo.is_pinned && is_whole {
-                    true => fast.max(2 * runs),
+                    true => fast.max(longest.clamp(2, TASKS_IN_RUN) * runs),
                     false => fast,
                 };
                 usual.max(fast.min(most))
@@ -106,7 +113,7 @@ impl Window {
         };
         // Half a run at most, to leave something for the other workers. And in any order, no task is to wait for a slow one that was
         // claimed with it.
-        let share = (tasks / runs).max(1).min(times(RUN_NS)).max(1);
+        let share = (tasks / runs).max(1).min(longest).max(1);
         let run = match (is_whole && may_share, plan.any_order) {
             (false, _) => 0,
             (true, true) => 1,
@@ -181,5 +188,9 @@ pub(super) fn tasks_per_slab(plan: &EpochPlan, solo: Solo, pace: &Pace) -> usize
     // Where many batches may be ahead, slabs are many, and all of them may be made as large: they are smaller then.
     let slabs = plan.window.max(MOST_RUNS_AHEAD);
     let fit = RUN_SLAB_BYTES * MOST_RUNS_AHEAD / slabs / stride.max(1);
+    let fit = match stride.saturating_mul(TASKS_IN_RUN) <= 2 * RUN_SLAB_BYTES {
+        true if slabs == MOST_RUNS_AHEAD => fit.max(TASKS_IN_RUN),
+        _ => fit,
+    };
     (most / solo.runs()).min(fit).max(1)
 }

@@ -8,7 +8,7 @@ use crate::device::SlabQuota;
 use crate::error::drop_each;
 use crate::pipeline::lookahead::Announced;
 use crate::pipeline::schedule::Removed;
-use crate::sync::{Arc, planted};
+use crate::sync::{Arc, Condvar, planted};
 
 /// What must happen when the shared lock is released.
 pub(crate) struct Deferred<B> {
@@ -16,6 +16,9 @@ pub(crate) struct Deferred<B> {
     pub(crate) wake_workers: bool,
     /// The device whose pin thread is told to look again.
     told: Option<usize>,
+    /// Where the consumer sleeps that is woken. To wake a thread is a call of the kernel, which takes longer than all else that is done under
+    /// the lock.
+    task_ready: Option<Arc<Condvar>>,
     /// Whether loading turned out to be far from copying.
     pub(crate) found_wide: Option<bool>,
     /// Usually `None`.
@@ -41,6 +44,7 @@ impl<B> Default for Deferred<B> {
         Deferred {
             wake_workers: false,
             told: None,
+            task_ready: None,
             found_wide: None,
             leftovers: None,
         }
@@ -51,6 +55,7 @@ impl<B: 'static> Deferred<B> {
     pub(super) fn is_empty(&self) -> bool {
         !self.wake_workers
             && self.told.is_none()
+            && self.task_ready.is_none()
             && self.found_wide.is_none()
             && self.leftovers.is_none()
     }
@@ -71,6 +76,17 @@ impl<B: 'static> Deferred<B> {
     pub(crate) fn tell_pin_thread(&mut self, device: usize) {
         debug_assert!(self.told.is_none_or(|told| told == device));
         self.told = Some(device);
+    }
+
+    /// Wakes the consumer of a session. (While the lock is held, one session is worked on.)
+    pub(crate) fn tell_consumer(&mut self, task_ready: &Arc<Condvar>) {
+        debug_assert!(
+            self.task_ready
+                .as_ref()
+                .is_none_or(|told| Arc::ptr_eq(told, task_ready))
+        );
+        self.task_ready
+            .get_or_insert_with(|| Arc::clone(task_ready));
     }
 
     /// Drops something without the lock.
@@ -109,7 +125,14 @@ impl<B: 'static> Deferred<B> {
         self.told
     }
 
-    /// Tells threads, and sets quotas. Without the lock, as all of this.
+    /// Wakes the consumer, if it is told: first of all, for it waits. Without the lock, as all of this.
+    pub(super) fn wake_consumer(&mut self) {
+        if let Some(task_ready) = self.task_ready.take() {
+            task_ready.notify_one();
+        }
+    }
+
+    /// Tells passes that they are over, and sets quotas.
     pub(super) fn settle(&self, slab_sizes: &SlabSizes) {
         if let Some(leftovers) = &self.leftovers {
             leftovers.settle_passes();

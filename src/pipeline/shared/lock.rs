@@ -53,6 +53,7 @@ impl<B: 'static> Shared<B> {
 
     /// Does what was deferred, without the lock. Threads are told first.
     fn perform(&self, mut deferred: Deferred<B>, worker: Option<Wake>) {
+        deferred.wake_consumer();
         if let Some(is_wide) = deferred.found_wide {
             let _ = self.is_wide.set(is_wide);
         }
@@ -124,7 +125,7 @@ impl<'a, B: 'static> Locked<'a, B> {
         alone: MadeAlone<B>,
     ) -> bool {
         match self.session_of(context, task) {
-            Some((session, _)) => session.made(task, alone),
+            Some((session, deferred)) => session.made(task, alone, deferred),
             None => {
                 self.deferred.drop_later(alone.made);
                 return false;

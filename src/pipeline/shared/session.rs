@@ -25,9 +25,21 @@ pub(crate) struct Session<B> {
     pub(crate) share: DeviceShard,
     /// Its consumer sleeps here.
     pub(crate) task_ready: Arc<Condvar>,
+    pub(crate) consumer: Consumer,
     pub(crate) schedule: Schedule<EpochData<B>, TaskData<B>>,
     /// The bytes in flight, if they are limited.
     pub(crate) byte_budget: Option<Arc<ByteBudget>>,
+}
+
+/// Where a session's consumer is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Consumer {
+    /// With the program.
+    Away,
+    /// It asks for the next task, or sends it, and looks again before it sleeps.
+    Asks,
+    /// It sleeps until it is woken.
+    Sleeps,
 }
 
 /// Something to do, with all that is needed to do it.
@@ -497,8 +509,8 @@ impl<B: 'static> Session<B> {
         epoch.is_some_and(|epoch| epoch.queue.is_some())
     }
 
-    /// Reports a task that was made from end to end, or its error.
-    pub(crate) fn made(&mut self, task: TaskId, alone: MadeAlone<B>) {
+    /// Reports a task that was made from end to end, or its error. The consumer sends it, if it goes to a device.
+    pub(crate) fn made(&mut self, task: TaskId, alone: MadeAlone<B>, deferred: &mut Deferred<B>) {
         self.schedule.made(task, alone.elapsed_ns());
         if alone.made.is_ok() && self.is_for_device(task) {
             self.schedule.made_to_send(task);
@@ -508,22 +520,27 @@ impl<B: 'static> Session<B> {
         if !alone.changes.is_empty() {
             data.changes = Some(Box::new(alone.changes));
         }
-        self.tell_consumer(task);
+        self.tell_consumer(task, deferred);
     }
 
-    /// The same for a page-locked task of a run, if it need not move.
+    /// The same for a page-locked task of a run, if it need not move. Returns whether the caller may send it, if it goes to a device.
+    ///
+    /// A consumer that asks sends it itself, with what others have made meanwhile: the driver serves one thread at a time, and its calls take
+    /// longest where several threads make them.
     pub(crate) fn made_of_run(
         &mut self,
         task: TaskId,
         alone: MadeAlone<B>,
         deferred: &mut Deferred<B>,
-    ) {
+    ) -> bool {
         // (The first has the run's reserve until now, although the run has its slab.)
         let was_reserved = self.schedule.reserve_of(task) > 0;
-        self.made(task, alone);
+        self.made(task, alone, deferred);
         if was_reserved {
             self.tell_if_waiting(deferred);
         }
+        self.consumer == Consumer::Away
+            && !planted("a worker leaves what it made to a consumer that is away")
     }
 
     /// Notes a failure. Of several, the first row's is delivered.
@@ -549,7 +566,7 @@ impl<B: 'static> Session<B> {
         deferred: &mut Deferred<B>,
     ) {
         self.settle(task, outcome, deferred);
-        self.tell_consumer(task);
+        self.tell_consumer(task, deferred);
     }
 
     /// The same, but if the task is to be sent, the caller gets it and its queue, to send it.
@@ -561,7 +578,7 @@ impl<B: 'static> Session<B> {
     ) -> Option<(Arc<dyn TransferQueue<B>>, Group<B>)> {
         self.settle(task, Ok(Made::Here(made)), deferred);
         if !self.schedule.is_made(task) {
-            self.tell_consumer(task);
+            self.tell_consumer(task, deferred);
             return None;
         }
         let epoch_entry = self.data(task).context.epoch_entry;
@@ -612,9 +629,18 @@ impl<B: 'static> Session<B> {
         }
     }
 
-    pub(crate) fn tell_consumer(&self, task: TaskId) {
+    /// Wakes the consumer, if it sleeps until this task is ready.
+    pub(crate) fn tell_consumer(&mut self, task: TaskId, deferred: &mut Deferred<B>) {
         if self.schedule.is_next(task) && !planted("the consumer is not told") {
-            self.task_ready.notify_one();
+            self.wake_consumer(deferred);
+        }
+    }
+
+    /// Wakes the consumer, if it sleeps. (It tells before it does so again.)
+    pub(crate) fn wake_consumer(&mut self, deferred: &mut Deferred<B>) {
+        if self.consumer == Consumer::Sleeps {
+            self.consumer = Consumer::Asks;
+            deferred.tell_consumer(&self.task_ready);
         }
     }
 }

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::data::EpochData;
 use super::deferred::Deferred;
-use super::session::{Job, Session};
+use super::session::{Consumer, Job, Session};
 use super::sessions::Sessions;
 use super::sizing::{ActiveWorkers, WorkerSizing};
 use super::workers::{Assignment, WorkerSlot};
@@ -107,6 +107,7 @@ impl<B: 'static> State<B> {
             key,
             share,
             task_ready,
+            consumer: Consumer::Away,
             schedule: Schedule::new(is_wide, least_run),
             byte_budget,
         })

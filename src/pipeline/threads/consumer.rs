@@ -14,7 +14,7 @@ use crate::pipeline::schedule::{Claimant, TaskId};
 use crate::pipeline::shared::data::{Delivered, Taken};
 use crate::pipeline::shared::deferred::Deferred;
 use crate::pipeline::shared::lock::Locked;
-use crate::pipeline::shared::session::{Group, Job, Sent};
+use crate::pipeline::shared::session::{Consumer, Group, Job, Sent};
 use crate::pipeline::shared::state::State;
 use crate::pipeline::traits::{Changes, EpochHandle, Patience, SendWindow};
 use crate::pipeline::worker_status::WorkerStatus;
@@ -171,15 +171,18 @@ impl<B: Batch> Pipeline<B> {
         else {
             return Polled::Over;
         };
+        session.consumer = Consumer::Asks;
         match session.schedule.remaining() {
             None => return Polled::Unplanned,
             Some(0) => {
+                session.consumer = Consumer::Away;
                 session.schedule.used_up();
                 return Polled::Over;
             }
             Some(_) => {}
         }
         if let Some(delivered) = session.deliver(taken, deferred) {
+            session.consumer = Consumer::Away;
             return Polled::Ready(delivered);
         }
         let to_send = window.and_then(|window| session.take_next_made(window));
@@ -254,8 +257,12 @@ impl<B: Batch> Pipeline<B> {
                 has_told = true;
             }
             match self.due(&mut state, handle, asking, waiting, retries) {
-                Due::Leave => return Poll::Pending,
+                Due::Leave => {
+                    Self::enters(&mut state, handle, Consumer::Away);
+                    return Poll::Pending;
+                }
                 Due::Later(end) => {
+                    Self::enters(&mut state, handle, Consumer::Sleeps);
                     state.wait_until(&handle.task_ready, end);
                     retries = true;
                     continue;
@@ -276,6 +283,13 @@ impl<B: Batch> Pipeline<B> {
                 }
             }
             state = self.lock();
+        }
+    }
+
+    /// Notes where the consumer is.
+    fn enters(state: &mut State<B>, handle: &EpochHandle, consumer: Consumer) {
+        if let Some(session) = state.session(handle.session) {
+            session.consumer = consumer;
         }
     }
 

@@ -182,7 +182,7 @@ impl<B: Batch> Pipeline<B> {
         let session = sessions.session(context.session);
         if let Some(session) = session.filter(|session| session.schedule.holds(task)) {
             // Without workers, the consumer does it.
-            session.task_ready.notify_one();
+            session.wake_consumer(deferred);
             deferred.wake_workers = true;
             let requeued = (context.session, Requeued::NotDecoded(task));
             sessions.requeued.push_back(requeued);

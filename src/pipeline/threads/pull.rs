@@ -134,7 +134,7 @@ impl<B: Batch> Pipeline<B> {
                 let count =
                     schedule.close_end_before(task, context.epoch_entry, deferred.removed());
                 if !planted("the end of a stream is found in silence") {
-                    session.tell_consumer(task);
+                    session.tell_consumer(task, deferred);
                 }
                 count
             }

@@ -22,8 +22,12 @@ use crate::trace::span;
 enum Reported<B> {
     /// Its epoch goes to no device, as far as is known.
     Here,
-    /// It, or what is ready before it, may be sent through this queue.
-    ToSend(Arc<dyn TransferQueue<B>>),
+    /// It goes to a device.
+    ToSend {
+        queue: Arc<dyn TransferQueue<B>>,
+        /// The consumer does not.
+        may_send: bool,
+    },
     Gone,
 }
 
@@ -64,7 +68,7 @@ impl<B: Batch> Pipeline<B> {
             match reported {
                 Reported::Gone => return, // the others are not wanted either
                 Reported::Here => {}
-                Reported::ToSend(queue) => {
+                Reported::ToSend { queue, may_send } => {
                     unsent += 1;
                     let most = *together.get_or_insert_with(|| queue.window().together);
                     if is_last || unsent >= most {
@@ -72,7 +76,9 @@ impl<B: Batch> Pipeline<B> {
                         if context.plan().solo.is_some_and(|solo| solo.grows) {
                             queue.note_runs();
                         }
-                        self.send_made(context.key(), &*queue, false);
+                        if may_send {
+                            self.send_made(context.key(), &*queue, false);
+                        }
                     }
                 }
             }
@@ -150,16 +156,18 @@ impl<B: Batch> Pipeline<B> {
             };
             session.schedule.has_bytes(slices.most_bytes());
             let queue = session.queue(context.epoch_entry);
-            let reported = queue.map_or(Reported::Here, Reported::ToSend);
+            let to_send = |may_send| match queue {
+                Some(queue) => Reported::ToSend { queue, may_send },
+                None => Reported::Here,
+            };
             if alone.made.is_ok() && !slices.is_elsewhere() {
-                session.made_of_run(task, alone, deferred);
-                return reported;
+                return to_send(session.made_of_run(task, alone, deferred));
             }
             session.schedule.took(task, alone.elapsed_ns());
             if !alone.changes.is_empty() {
                 session.data(task).changes = Some(Box::new(alone.changes));
             }
-            reported
+            to_send(true)
         };
         match alone.made {
             Err(error) => self.publish(context, task, Err(error)),
