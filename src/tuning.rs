@@ -54,7 +54,7 @@ pub(crate) const WHOLE_NS: u64 = 4 * RUN_NS;
 ///
 /// Chosen: waking a worker takes as long as making dozens of batches of 32 scalars.
 /// Elsewhere: such batches are small, so 64 of them take little memory on any machine. (Page-locked ones take
-/// [`MOST_RUNS_AHEAD`] slabs of [`RUN_SLAB_BYTES`] at most.)
+/// [`MOST_RUNS_AHEAD`] slabs of twice [`RUN_SLAB_BYTES`] at most.)
 pub(crate) const MOST_BATCHES_AHEAD: usize = 64;
 
 /// Runs of at most this many samples are timed sample by sample. In longer ones, the first sample's split between
@@ -107,7 +107,8 @@ pub(crate) const FETCHED_ROW_BYTES: usize = 512;
 /// Elsewhere: batches of more than half as many bytes have a slab each, as all have that take longer.
 pub(crate) const RUN_SLAB_BYTES: usize = 256 << 10;
 
-/// How many page-locked batches a worker makes in a run, if that takes no longer than twice [`RUN_NS`]; and how many may be ahead for each run.
+/// So many page-locked batches, or as many as take twice [`RUN_NS`], a worker makes in a run that would have fewer; and so many may be ahead
+/// for each run.
 ///
 /// Measured: neighbours in a slab are one copy. The table of 84 bytes a row, sent ahead in batches of 1024 (an H200, medians of three or four
 /// turns, thousand batches/s): 2, 4 and 8 workers 51, 82 and 117; with two at most, in slabs of 256 KiB, 45, 84 and 94

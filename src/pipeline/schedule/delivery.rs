@@ -54,6 +54,15 @@ impl<E, U> Schedule<E, U> {
         }
     }
 
+    /// Whether the consumer waits for the device's decoder: it cannot take what is made behind that, and need not send it.
+    pub(crate) fn is_next_decoded(&self) -> bool {
+        let is_decoded = |entry: &TaskEntry<U>| entry.stage == Stage::Sending && entry.is_away;
+        match self.mode.any_order {
+            false => self.tasks.open.front().is_some_and(is_decoded),
+            true => self.tasks.open.iter().any(is_decoded),
+        }
+    }
+
     /// Whether any task is being sent, or decoded by its device.
     pub(crate) fn is_one_being_sent(&self) -> bool {
         self.tasks

@@ -24,6 +24,8 @@ pub(super) struct Pace {
     /// How many runs there was no slab for, and the first task that may be in another one.
     runs_without: u32,
     runs_from: TaskId,
+    /// How many page-locked tasks may be in a run, since there was no slab for a longer one.
+    pub(super) most_in_run: usize,
 }
 
 /// How many tasks are made without runs after a run for which there was no slab. After each further such run, twice as many.
@@ -42,6 +44,7 @@ impl Pace {
             task_bytes: 0,
             runs_without: 0,
             runs_from: TaskId(0),
+            most_in_run: usize::MAX,
         }
     }
 
@@ -91,8 +94,10 @@ impl Pace {
         }
     }
 
-    /// There was no slab for a run. More tasks are made before there is another; `end` is opened next.
-    pub(super) fn no_run_slab(&mut self, end: TaskId) {
+    /// There was no slab for a run of so many tasks. More tasks are made before there is another, which is half as long: its slab is smaller,
+    /// and less is left for it until it has that. `end` is opened next.
+    pub(super) fn no_run_slab(&mut self, tasks: usize, end: TaskId) {
+        self.most_in_run = (self.most_in_run.min(tasks) / 2).max(1);
         let without = TASKS_WITHOUT << self.runs_without.min(10);
         self.runs_from = TaskId(end.0.saturating_add(without));
         self.runs_without += 1;

@@ -79,13 +79,14 @@ impl<E, U> Schedule<E, U> {
 
     /// There was no slab for this run: each of its tasks may need one of its own. More tasks are made before there is another run.
     pub(crate) fn no_run_slab(&mut self, tasks: Range<u64>) {
+        let count = (tasks.end - tasks.start) as usize;
         for task in tasks.map(TaskId) {
             if self.holds(task) && !planted("a run without a slab is left none") {
                 let entry = self.tasks.entry(task);
                 (entry.slab, entry.needs_slabs) = (SlabState::Unknown, 1);
             }
         }
-        self.pace.no_run_slab(self.tasks.end());
+        self.pace.no_run_slab(count, self.tasks.end());
     }
 
     /// A task of a run turned out to have so many bytes.

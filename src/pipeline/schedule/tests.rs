@@ -722,6 +722,20 @@ fn tiny_tasks_share_slabs() {
     }
     schedule.used_up();
     assert_eq!(claim(&mut schedule, with(9)), rows(65, 0..1));
+    // The next run is half as long: its slab may be smaller.
+    for task in (65..81).map(TaskId) {
+        if task.0 > 65 {
+            assert_eq!(claim(&mut schedule, with(9)), rows(task.0, 0..1));
+        }
+        schedule.want(task, BYTES);
+        assert!(schedule.granting(task).is_some());
+        schedule.granted(task);
+        assert_eq!(schedule.loaded(task, all(1), Some(1_000)), Next::Finish);
+        schedule.ready(task);
+        assert_eq!(schedule.deliver(1).count(), 1);
+        schedule.used_up();
+    }
+    assert_eq!(claim(&mut schedule, with(9)), solo(81..89));
 
     // However many slabs there are, together they are not larger.
     let far = EpochPlan {
@@ -776,6 +790,11 @@ fn small_tasks_are_made_whole() {
     assert_eq!(runs.len(), 32, "{runs:?}");
     let runs = of(true, 40, 84 << 10);
     assert_eq!((runs.len(), runs[0].clone()), (16, 0..4));
+    // Four need a slab of 512 KiB at most; larger ones have one each.
+    let runs = of(true, 40, 128 << 10);
+    assert_eq!((runs.len(), runs[0].clone()), (16, 0..4));
+    let runs = of(true, 40, 140 << 10);
+    assert_eq!((runs.len(), runs[0].clone()), (16, 0..1));
     let runs = of(true, 150, 200 << 10);
     assert_eq!(runs.len(), 16, "{runs:?}");
     // Workers share tasks that take long or are large, and all tasks where few may be ahead.

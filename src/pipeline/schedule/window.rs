@@ -192,5 +192,5 @@ pub(super) fn tasks_per_slab(plan: &EpochPlan, solo: Solo, pace: &Pace) -> usize
         true if slabs == MOST_RUNS_AHEAD => fit.max(TASKS_IN_RUN),
         _ => fit,
     };
-    (most / solo.runs()).min(fit).max(1)
+    (most / solo.runs()).min(fit).min(pace.most_in_run).max(1)
 }

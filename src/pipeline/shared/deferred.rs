@@ -78,15 +78,13 @@ impl<B: 'static> Deferred<B> {
         self.told = Some(device);
     }
 
-    /// Wakes the consumer of a session. (While the lock is held, one session is worked on.)
+    /// Wakes the consumer of a session. (While the lock is held, one session is worked on. If there were a second, its consumer would be woken
+    /// under the lock.)
     pub(crate) fn tell_consumer(&mut self, task_ready: &Arc<Condvar>) {
-        debug_assert!(
-            self.task_ready
-                .as_ref()
-                .is_none_or(|told| Arc::ptr_eq(told, task_ready))
-        );
-        self.task_ready
-            .get_or_insert_with(|| Arc::clone(task_ready));
+        let before = self.task_ready.replace(Arc::clone(task_ready));
+        if let Some(other) = before.filter(|before| !Arc::ptr_eq(before, task_ready)) {
+            other.notify_one();
+        }
     }
 
     /// Drops something without the lock.

@@ -526,7 +526,7 @@ impl<B: 'static> Session<B> {
     /// The same for a page-locked task of a run, if it need not move. Returns whether the caller may send it, if it goes to a device.
     ///
     /// A consumer that asks sends it itself, with what others have made meanwhile: the driver serves one thread at a time, and its calls take
-    /// longest where several threads make them.
+    /// longest where several threads make them. (Not while it waits for a decoder, for then it does not come to what is behind.)
     pub(crate) fn made_of_run(
         &mut self,
         task: TaskId,
@@ -539,7 +539,7 @@ impl<B: 'static> Session<B> {
         if was_reserved {
             self.tell_if_waiting(deferred);
         }
-        self.consumer == Consumer::Away
+        (self.consumer == Consumer::Away || self.schedule.is_next_decoded())
             && !planted("a worker leaves what it made to a consumer that is away")
     }
 

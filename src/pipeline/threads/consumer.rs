@@ -235,7 +235,10 @@ impl<B: Batch> Pipeline<B> {
                         state = self.work_alone(alone, handle, work);
                         continue;
                     }
-                    Found::NoTime => return Poll::Pending,
+                    Found::NoTime => {
+                        Self::enters(&mut state, handle, Consumer::Away);
+                        return Poll::Pending;
+                    }
                     Found::Nothing => {}
                 }
             }
