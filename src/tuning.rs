@@ -107,8 +107,8 @@ pub(crate) const FETCHED_ROW_BYTES: usize = 512;
 /// Elsewhere: batches of more than half as many bytes have a slab each, as all have that take longer.
 pub(crate) const RUN_SLAB_BYTES: usize = 256 << 10;
 
-/// So many page-locked batches, or as many as take twice [`RUN_NS`], a worker makes in a run that would have fewer; and so many may be ahead
-/// for each run.
+/// A worker makes this many page-locked batches in a run, although they take longer than [`RUN_NS`], but no more than take twice as long. And
+/// this many may be ahead for each run.
 ///
 /// Measured: neighbours in a slab are one copy. The table of 84 bytes a row, sent ahead in batches of 1024 (an H200, medians of three or four
 /// turns, thousand batches/s): 2, 4 and 8 workers 51, 82 and 117; with two at most, in slabs of 256 KiB, 45, 84 and 94

@@ -263,9 +263,10 @@ impl<'a, B: Batch, K: Kind> Epoch<'a, B, K> {
 
     /// Sends batches to the device ahead of the consumer, up to `depth` beyond the one that is given out. With
     /// [`pin_memory`](crate::loader::Builder::pin_memory), the worker that made a batch sends it, even while the program is busy; pageable
-    /// batches that are ready are sent when the iterator is asked for the next one, and so are small ones that are made while it waits. So from this call on, up to `depth` batches hold device
-    /// memory. (If the batch is of your own type, [`Batch::upload`] then runs on a worker, in this call, or in the one that asks for a batch. But if the device decodes
-    /// pictures of it, it runs when they are decoded, on the thread that asks for the batch.)
+    /// batches that are ready are sent when the iterator is asked for the next one, and small batches that are made while it waits are sent
+    /// by it. So from this call on, up to `depth` batches hold device memory. (If the batch is of your own type, [`Batch::upload`] then runs
+    /// on a worker, in this call, or in the one that asks for a batch. But if the device decodes pictures of it, it runs when they are
+    /// decoded, on the thread that asks for the batch.)
     ///
     /// If the loader pins for the same device, large batches travel in parts, so that the page-locked memory in use stays in the last-level
     /// cache; that is less than `prefetch` batches take. If a part fails, its batch is an error. What arrives is the same. (Those of an

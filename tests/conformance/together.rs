@@ -1,7 +1,7 @@
 //! Small batches that are ready at the same time are sent together. Each is itself all the same: its rows, its errors, its end.
 
 use std::sync::{Arc, Condvar, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use pinfeed::collate::{Arena, Relocation, Tensors, Upload};
 use pinfeed::error::CollateError;
@@ -41,10 +41,6 @@ pub const TESTS: &[Test] = &[
     (
         "what_was_sent_together_is_left",
         what_was_sent_together_is_left,
-    ),
-    (
-        "a_sample_may_wait_for_the_batch_before_its_own",
-        a_sample_may_wait_for_the_batch_before_its_own,
     ),
 ];
 
@@ -390,47 +386,4 @@ fn depth_batches_travel_while_the_program_is_busy(backend: &Backend) {
             assert!(rows.to_vec().into_iter().eq(first..first + BATCH as i64));
         }
     }
-}
-
-/// A batch that is made does not wait for those that its worker makes behind it: the program gets it while the next one needs the program.
-fn a_sample_may_wait_for_the_batch_before_its_own(backend: &Backend) {
-    const BATCHES: usize = 150;
-    let given = Arc::new((Mutex::new(0), Condvar::new()));
-    let seen = Arc::clone(&given);
-    let data = from_fn((BATCHES * BATCH) as u64, move |index, _| {
-        let (batch, row) = (index as usize / BATCH, index as usize % BATCH);
-        let begun = Instant::now();
-        // The program has time to fall asleep.
-        while batch % 3 == 1 && row == 3 && begun.elapsed() < Duration::from_micros(120) {
-            std::hint::spin_loop();
-        }
-        if batch % 3 == 2 && row == 4 {
-            let (count, changed) = &*seen;
-            let behind = |count: &mut usize| *count < batch;
-            let count = count.lock().unwrap();
-            let late = Duration::from_secs(20);
-            let (_count, waited) = changed.wait_timeout_while(count, late, behind).unwrap();
-            assert!(
-                !waited.timed_out(),
-                "batch {batch} waits for the one before"
-            );
-        }
-        Ok(([index as f32; 5], index as i64))
-    });
-    for workers in [1, 2] {
-        let builder = DataLoader::builder(data.clone()).batch_size(BATCH);
-        let builder = builder.num_workers(workers).pin_memory(&backend.device);
-        let loader: DataLoader<Rows> = builder.build().unwrap();
-        for epoch in loader.epochs(0..2).prefetch_to_device(&backend.device, 2) {
-            *given.0.lock().unwrap() = 0;
-            for (number, batch) in epoch.enumerate() {
-                let (_, y) = fetched(&batch.unwrap());
-                let first = (number * BATCH) as i64;
-                assert!(y.into_iter().eq(first..first + BATCH as i64));
-                *given.0.lock().unwrap() = number + 1;
-                given.1.notify_all();
-            }
-        }
-    }
-    check_all_back(&backend.device);
 }

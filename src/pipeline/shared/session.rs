@@ -636,7 +636,7 @@ impl<B: 'static> Session<B> {
         }
     }
 
-    /// Wakes the consumer, if it sleeps. (It tells before it does so again.)
+    /// Wakes the consumer, if it sleeps.
     pub(crate) fn wake_consumer(&mut self, deferred: &mut Deferred<B>) {
         if self.consumer == Consumer::Sleeps {
             self.consumer = Consumer::Asks;
